@@ -53,11 +53,11 @@ TINY = MODELS[22].model_copy(update={"hidden_size": 48, "intermediate_size": 96,
 PARTNER_STEP_S = 0.2
 SAMPLE_S = 0.02
 CHECKED = {"checked": "stdlib", "unchecked": "text"}
-"""Kinds of data of a run. Nobody here has texts."""
+"""Variant -> kind of the run's data. With `text` no peer has texts, so that nothing is checked or evaluated."""
 
 
 def make_model(size: int, context: int) -> nn.Module:
-    """Return a Llama of so many million parameters, as transformers makes it."""
+    """Return a Llama of `size` million parameters, as transformers makes it."""
     fields = MODELS.get(size, TINY).model_dump(exclude={"kind"}) | {"max_position_embeddings": context}
     config = AutoConfig.for_model("llama", **fields, tie_word_embeddings=True)
     model: nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
@@ -65,7 +65,7 @@ def make_model(size: int, context: int) -> nn.Module:
 
 
 class PeakMemory:
-    """The largest RssAnon of a process, in bytes: memory that it shares with nobody."""
+    """Tracks the largest RssAnon of a process in bytes: memory that it shares with no other."""
 
     def __init__(self, pid: Callable[[], int | str | None]) -> None:
         self._pid = pid
@@ -95,7 +95,7 @@ def private_bytes(pid: int | str) -> int:
 
 @dataclass
 class Measured:
-    """Of one size and kind of data."""
+    """The measurements for one model size and kind of data."""
 
     parameters: int
     plain_s: list[float] = field(default_factory=list)
@@ -103,9 +103,9 @@ class Measured:
     attached_s: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     wait_s: list[float] = field(default_factory=list)
-    """Seconds that the optimizer's steps waited in each round, beyond their processor time."""
+    """Seconds of each round that the optimizer's steps waited, beyond their processor time."""
     own_bytes: int = 0
-    """Peak of the process before `join`."""
+    """Peak memory of the process before `join`."""
     joined_bytes: int = 0
     daemon_bytes: int = 0
     exchanged: int = 0
@@ -134,7 +134,7 @@ class PlainLoop:
 
 
 def measure(ticket: str, home: Path, size: int, given: argparse.Namespace) -> Measured:
-    """Train beside each other until so many whole rounds are over, after the first one."""
+    """Alternate steps of both loops until `--rounds` whole rounds are over, not counting the first."""
     torch.manual_seed(0)
     plain, attached = (PlainLoop(make_model(size, given.context), given) for _ in range(2))
     found = Measured(sum(tensor.numel() for tensor in plain.model.parameters()))
@@ -180,7 +180,7 @@ def play(swarm: peer.Swarm, plain: PlainLoop, attached: PlainLoop, rounds: int, 
 
 
 def accompany(ticket: str, home: Path, size: int, context: int) -> None:
-    """Take part as the partner until the run is over."""
+    """Run the partner's loop until the run is over."""
     torch.set_num_threads(1)
     model = make_model(size, context)
     chosen = peer.JoinOptions(agreed=True, host_maddrs=("/ip4/127.0.0.1/tcp/0",), port_mapping=False, lan=False)

@@ -1,6 +1,6 @@
-"""Everything that a peer should not do to another one, as one caller does it: lies to a lock, wrong Hellos, floods.
+"""Attacks of one caller on a peer: lies to a locked partner, invalid Hellos, floods.
 
-`benchmarks.hostile` measures what it costs."""
+`benchmarks.hostile` measures their cost."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Target:
     run: RunId
     layout: bytes
     nbytes: int
-    """The size of a payload."""
+    """Size of a payload in bytes."""
     daemon: Daemon
 
     only: Identity | None = None
-    """The one key of the attacker; None: a fresh one for each call."""
+    """The attacker's only key. None: a fresh key for each call."""
 
     def caller(self, identity: Identity | None = None) -> HostileCaller:
         return HostileCaller(self.endpoint, self.peer, self.run, identity or self.only)
@@ -59,7 +59,7 @@ def record_of(identity: Identity, age_s: float = 0.0, endpoint: str = "") -> Cal
 
 
 async def hellos(target: Target) -> None:
-    """One of each wrong Hello."""
+    """Send one invalid Hello of each kind."""
     forged = record_of(Identity.generate())(target.run)
     wrong: list[dict[str, Any]] = [
         {"layout_digest": b"M" * 32},
@@ -81,7 +81,7 @@ async def hellos(target: Target) -> None:
 
 
 async def calls(target: Target) -> None:
-    """Calls with an old token and without one, large messages, and streams that say nothing."""
+    """Make calls with an invalid or missing token, oversized messages, and silent streams."""
     async with target.caller() as caller:
         for token in (b"", b"x" * 32) * 10:
             with contextlib.suppress(Refused):
@@ -95,7 +95,7 @@ async def calls(target: Target) -> None:
 
 
 async def idlers(target: Target) -> None:
-    """Connections that never shake hands, and Hellos in which only a large half is said."""
+    """Open connections without a TLS handshake, and Hellos with an incomplete large message."""
     host, _, port = target.endpoint.rpartition(":")
     sockets = [socket.create_connection((host, int(port)), timeout=2) for _ in range(100)]
     async with target.caller() as caller:
@@ -113,7 +113,7 @@ def opening(round_: int, nbytes: int) -> bytes:
 
 
 def constant(value: float, nbytes: int) -> list[bytes]:
-    """A well-formed payload of one value."""
+    """Return the frames of a well-formed payload that repeats one value."""
     data, writer = np.full(nbytes // 4, value, dtype="<f4").tobytes(), PayloadWriter()
     frames = [writer.chunk(data[at : at + MAX_CHUNK]) for at in range(0, nbytes, MAX_CHUNK)]
     return [*frames, writer.end()]
@@ -135,7 +135,7 @@ LIES: dict[str, Callable[[int, int], list[bytes]]] = {
 
 
 class Liar(RequestHandler):
-    """A peer that says yes to every offer: the victim dials it, is locked, and then hears a lie."""
+    """A peer that accepts every offer, so that the victim locks and dials it, and then receives a lie."""
 
     def __init__(self, identity: Identity) -> None:
         super().__init__()
@@ -145,14 +145,14 @@ class Liar(RequestHandler):
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         if not self.locked.done() and not offer.withdraw:
             self.locked.set_result(offer.key.round)
-        return Answer(Verdict.LOCKED, eta_s=1e4)  # it will be ready, it says, as late as anybody believes
+        return Answer(Verdict.LOCKED, eta_s=1e4)  # it claims to be ready as late as any peer believes
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         return Answer(Verdict.LATER)
 
 
 def keys_below(peer: PeerId, count: int) -> list[Identity]:
-    """Keys whose ids are smaller than this peer's: they dial."""
+    """Return keys with smaller ids than this peer's, so that they are the ones that dial."""
     keys: list[Identity] = []
     while len(keys) < count:
         key = Identity.generate()
@@ -161,7 +161,7 @@ def keys_below(peer: PeerId, count: int) -> list[Identity]:
 
 
 async def lie(target: Target, identity: Identity, what: str, locked: Counter[str]) -> None:
-    """Be a candidate until locked, and lie."""
+    """Act as a candidate until locked, then send the lie."""
     liar = Liar(identity)
     server = GrpcTransport(identity, target.run, liar, time.time)
     port = await server.start("127.0.0.1", 0)
@@ -174,14 +174,14 @@ async def lie(target: Target, identity: Identity, what: str, locked: Counter[str
             locked[what] += 1
             async with asyncio.timeout(2.5 if what == "leaves" else 30):
                 await caller.swap(token, LIES[what](round_, target.nbytes), hang=True)
-    except TimeoutError:  # another was chosen, or it is time to leave
+    except TimeoutError:  # another candidate was chosen, or the time is over
         return
     finally:
         await server.close()
 
 
 async def garbage(target: Target) -> None:
-    """Send bytes to a peer that expects none."""
+    """Send random bytes in a swap that the peer does not expect."""
     async with target.caller() as caller:
         await caller.swap(await caller.hello(), [secrets.token_bytes(100)])
 
@@ -193,14 +193,16 @@ async def lie_in_turn(target: Target, liars: dict[str, Identity], locked: Counte
 
 
 def each_for_itself(target: Target, liars: dict[str, Identity]) -> list[dict[str, Identity]]:
-    """The lies as they are told side by side: all of one key's come one after the other."""
+    """Return groups of lies that run in parallel. With a single key all lies are one group, and run one after the
+    other."""
     if target.only is not None:
         return [dict.fromkeys(liars, target.only)]
     return [{what: identity} for what, identity in liars.items()]
 
 
 async def attack(target: Target, seconds: float, liars: dict[str, Identity], locked: Counter[str]) -> None:
-    """First lies, which need Hellos; in the last third also the floods that use up our address's Hellos."""
+    """Run the lies first, because they need Hellos. In the last third of the time add the floods, which use up our
+    address's Hellos."""
 
     async def again(what: Callable[[], Awaitable[None]], after_s: float, pause_s: float) -> None:
         await asyncio.sleep(after_s)

@@ -1,8 +1,7 @@
-"""One of two processes that average a tensor with hivemind's `DecentralizedAverager`, as it ships: it forks, so it has
-a process of its own, and nothing of ours is loaded into it. Led by lines of JSON; see `benchmarks.exchange`.
+"""One of two processes that average a tensor with hivemind's `DecentralizedAverager` as it ships. It has a process of
+its own because it forks, and imports nothing of ours. Controlled by lines of JSON; see `benchmarks.exchange`.
 
-    {"elements": …, "codec": "none" or "float16", "initial_peers": […], "rank": 0 or 1}
-"""
+    {"elements": …, "codec": "none" or "float16", "initial_peers": […], "rank": 0 or 1}"""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ STEP_S = 120.0
 
 
 def family() -> set[int]:
-    """This process and those below it: the averager, the DHT, the helper in Go."""
+    """Return the pids of this process and its descendants: the averager, the DHT, the helper in Go."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -36,7 +35,7 @@ def family() -> set[int]:
 
 
 def cpu_s() -> float:
-    """Processor seconds of the family so far."""
+    """Return the processor seconds used so far by this process and its descendants."""
     total = 0
     for pid in family():
         try:
@@ -63,7 +62,8 @@ def values_of(rank: int, elements: int) -> torch.Tensor:
 
 
 def serve(setting: dict[str, Any]) -> None:
-    """A round for each line. The result is looked at: the averager says that all is well when nothing was averaged."""
+    """Run a round for each line of stdin. Checks the result, because the averager also reports success when it averaged
+    nothing."""
     import hivemind
     from hivemind.averaging import DecentralizedAverager
 

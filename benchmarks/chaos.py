@@ -49,7 +49,7 @@ ABOUT = Benchmark(
     is_long=True,
 )
 Curve = list[tuple[float, float]]
-"""(tokens x elements applied by the swarm, mean validation loss), by tokens."""
+"""(tokens x elements applied by the swarm, mean validation loss), ordered by tokens."""
 
 
 def manifest_of(given: argparse.Namespace) -> str:
@@ -92,17 +92,17 @@ async def both(
 
 
 def curve(home: Path) -> Curve:
-    """Read the curve of the swarm in this folder."""
+    """Return the curve of the swarm whose homes are in this folder."""
     folders = home.glob("peer-*/runs/*")
     return curve_of(line[0] for folder in folders for line in read_lines(folder / "journal.jsonl") if line is not None)
 
 
 def curve_of(journals: Iterable[Event]) -> Curve:
-    """Tell the swarm's loss at the work that it had applied, in tokens x elements of all peers together.
+    """Return the swarm's loss by applied work, in tokens x elements of all peers together.
 
-    The loss before a round is the mean over the peers that evaluated there, where more than half did. Rounds are
-    counted because clocks jump here. The swarm's work counts, and not a peer's own, because a peer that comes back
-    takes over the work of its partners."""
+    The loss before a round is the mean over the peers that evaluated then, if they are more than half. Points are
+    matched by round, not by time, because clocks jump in this benchmark. The whole swarm's work counts, because a peer
+    that comes back takes over work of its partners."""
     applied: Counter[int] = Counter()
     losses: defaultdict[int, list[float]] = defaultdict(list)
     for event in journals:
@@ -119,7 +119,7 @@ def curve_of(journals: Iterable[Event]) -> Curve:
 
 
 def loss_at(points: Curve, tokens: float) -> float | None:
-    """Between two points; None beyond them."""
+    """Return the loss interpolated between two points. None: outside the curve."""
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         if x0 <= tokens <= x1:
             return y0 if x1 == x0 else y0 + (y1 - y0) * (tokens - x0) / (x1 - x0)

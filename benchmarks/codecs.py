@@ -33,18 +33,18 @@ from peer.lab.bench.tables import table
 from peer.python_child import start_python
 
 PART = 2**17
-"""Elements of a part: 512 KiB."""
+"""Elements of one part, 512 KiB."""
 BLOCK = 256
-"""Elements that share a scale in torchao, which takes no rest."""
+"""Elements that share a scale in torchao, whose tensors must be a multiple of it."""
 WANTED = {"encode": 10.0, "decode": 5.0}
-"""Times the rate of each library."""
+"""Required rates, as multiples of each library's rate."""
 COPIES = {
     **{f"{codec} {what}": 0.9 for codec in ("int8", "bf16") for what in ("encode", "decode", "axpy")},
     "e3m0 encode": 0.8,
     "e3m0 decode": 0.9,
     "e3m0 axpy": 0.8,
 }
-"""Times the rate of a plain copy."""
+"""Required rates, as multiples of a plain copy's rate."""
 TOPK_GBS = 2.0
 ABOUT = Benchmark(
     "codecs",
@@ -53,9 +53,9 @@ ABOUT = Benchmark(
     smallest="--mb 1 --repeats 1",
 )
 Pair = tuple[Callable[[Tensor], Any], Callable[[Any], Any]]
-"""Encode, decode."""
+"""(encode, decode)."""
 Work = dict[str, Callable[[], Any]]
-"""Calls to time, by name."""
+"""Name -> the call to time."""
 
 
 def bitsandbytes() -> Pair:
@@ -90,7 +90,7 @@ OTHERS = {
     "torchao int8 per 256": ("torchao", torchao),
     "hivemind float16": ("hivemind", hivemind),
 }
-"""Libraries by name: the package that has to be installed, and how to use it."""
+"""Name -> the package that has to be installed, and the functions that use it."""
 
 
 # -- the two processes -----------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def values_of(elements: int) -> Tensor:
 
 
 def ours(elements: int) -> Work:
-    """Sets up malloc for this process."""
+    """Return the calls of our codecs. Changes malloc's settings for this process."""
     from peer.codec.registry import EVERY, REFERENCE
     from peer.node.process import tune_malloc
 
@@ -122,7 +122,7 @@ def ours(elements: int) -> Work:
 
 
 def others(elements: int) -> Work:
-    """Time each library as it ships."""
+    """Return the calls of each installed library, used as it ships."""
     values, work = values_of(elements), Work()
     copy = np.zeros(elements, dtype=np.float32)
     work["memcpy"] = partial(np.copyto, copy, values.numpy())
@@ -144,7 +144,7 @@ def each(work: Callable[[Any], Any], parts: Sequence[Any]) -> None:
 
 
 def installed(name: str) -> str:
-    """Its version; empty: it is not."""
+    """Return the version of a package. Empty: not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -155,7 +155,7 @@ ROLES = {"ours": ours, "others": others}
 
 
 def serve(role: str, elements: int) -> None:
-    """Do and time everything once for each line of stdin: seconds by name."""
+    """Time every call once for each line of stdin. Print name -> seconds."""
     from peer.lab.bench.codecs import seconds_of
 
     torch.set_num_threads(1)
@@ -170,7 +170,7 @@ def serve(role: str, elements: int) -> None:
 
 
 async def measure(elements: int, repeats: int) -> dict[str, float]:
-    """GB of fp32 a second by name; the other process's memcpy is `memcpy, no settings`."""
+    """Return name -> GB of fp32 per second. `memcpy, no settings` is the copy in the libraries' process."""
     took: dict[str, list[float]] = {}
     async with AsyncExitStack() as stack:
         processes = {}
@@ -184,7 +184,7 @@ async def measure(elements: int, repeats: int) -> dict[str, float]:
             for role, process in processes.items():
                 await send_line(process, {})
                 for name, seconds in (await read_line(process)).items():
-                    if turn:  # the first warms up
+                    if turn:  # the first turn warms up
                         whose = "memcpy, no settings" if (role, name) == ("others", "memcpy") else name
                         took.setdefault(whose, []).append(seconds)
     return {name: 4 * elements / 1e9 / statistics.median(seconds) for name, seconds in took.items()}

@@ -47,14 +47,15 @@ ABOUT = Benchmark(
 ROUND_S, DAY_S = 300.0, 86_400.0
 MOST_MB = 50.0
 MOST_OFF = 2.0
-"""Percent by which a peer's own count (`line_bytes` in its status) may differ from that of its interface."""
+"""Largest accepted difference, in percent, between a peer's own count (`line_bytes` in its status) and that of its
+interface."""
 KNOWN_S = 30.0
 READY_S = 240.0
 LOOK_S = 2.0
 EXCHANGE, DHT = 4810, 4811
 SETTINGS = ["sync.clock=seconds", "train.total_rounds=100000", "train.eval_every=1000"]
 SETTINGS += ["model.hidden_size=32", "model.intermediate_size=64", "model.num_hidden_layers=1"]
-"""A payload is so small that the headers of its packets do not count."""
+"""The model is so small that the headers of its payloads' packets do not matter."""
 RULES = """
 table inet count {
   counter exchange_sent {}
@@ -82,11 +83,11 @@ Counts = dict[str, int]
 
 @dataclass(frozen=True)
 class Sight:
-    """Counts of one peer so far: those of its interface, and its own."""
+    """Byte counts of one peer so far: those of its interface and its own."""
 
     wire: Counts
     sent: Counts
-    """Messages by purpose."""
+    """Bytes of messages by purpose."""
     received: Counts
     payload: int
     exchanged: int
@@ -95,7 +96,7 @@ class Sight:
 
 
 def counted(host: str) -> Counts:
-    """Return the bytes of each counter of a host."""
+    """Return counter -> bytes of a host's nftables."""
     told = subprocess.run(
         ["ip", "netns", "exec", host, "nft", "-j", "list", "counters"],
         check=True,
@@ -108,7 +109,7 @@ def counted(host: str) -> Counts:
 
 
 async def sight(daemon: Daemon, host: str) -> Sight:
-    """Take a look. Raises AssertionError for a peer that does not answer."""
+    """Read the counts of one peer. Raises AssertionError if it does not answer."""
     status = await daemon.status()
     assert status is not None, daemon.log_tail()
     control = status["control_bytes"]
@@ -124,11 +125,11 @@ async def sight(daemon: Daemon, host: str) -> Sight:
 
 @dataclass(frozen=True)
 class Seen:
-    """Measurements of one run of the swarm."""
+    """The measurements of one swarm."""
 
     looks: list[tuple[Sight, Sight]]
     known_s: float
-    """Seconds after which every peer listed the newcomer."""
+    """Seconds until every peer listed the newcomer."""
 
 
 async def start(daemon: Daemon, host: str, *arguments: str) -> None:
@@ -137,7 +138,7 @@ async def start(daemon: Daemon, host: str, *arguments: str) -> None:
 
 
 async def measure(home: Path, given: argparse.Namespace, hosts: Mapping[str, str], sites: Sequence[Site]) -> Seen:
-    """Play: take two looks at each peer, `--rounds` rounds apart, and let one more join."""
+    """Run the swarm: read each peer's counts twice, `--rounds` rounds apart, then let one more peer join."""
     bootstrap, manifest, ticket = Daemon("bootstrap", home / "bootstrap"), home / "run.toml", home / "ticket"
     settings = [*SETTINGS, f"sync.sync_every={given.round_seconds:g}"]
     write_new(manifest, load_or_create(Home(bootstrap.home).identity), settings)
@@ -174,7 +175,7 @@ async def measure(home: Path, given: argparse.Namespace, hosts: Mapping[str, str
 
 
 async def until_known(peers: Sequence[Daemon], late: Daemon) -> float:
-    """Return the seconds from the newcomer's first answer to the moment in which all peers list it."""
+    """Return the seconds from the newcomer's first answer until all peers list it."""
     began: float | None = None
     async with asyncio.timeout(READY_S):
         while True:
@@ -187,7 +188,7 @@ async def until_known(peers: Sequence[Daemon], late: Daemon) -> float:
 
 
 async def listed(daemon: Daemon) -> set[str]:
-    """Return the peers that a daemon lists."""
+    """Return the names of the peers that a daemon lists."""
     status = await daemon.status()
     return set() if status is None else {peer["peer_id"] for peer in status["peers"]}
 
@@ -199,7 +200,7 @@ async def exchanged(daemon: Daemon) -> int:
 
 
 def by_purpose(before: Sight, after: Sight) -> dict[str, int]:
-    """Return what one peer sent and received between two looks, without payload frames."""
+    """Return purpose -> bytes that one peer sent and received between two readings, without payload frames."""
     grown = {
         purpose: after.sent[purpose] - before.sent[purpose] + after.received[purpose] - before.received[purpose]
         for purpose in PURPOSES
@@ -261,7 +262,7 @@ def main() -> int:
     rules = RULES.replace("EXCHANGE", str(EXCHANGE))
     with tempfile.TemporaryDirectory(prefix="peer-control-") as folder, internet(sites) as hosts:
         for host in hosts.values():
-            # nftables sees what the device is given: with packets of up to 64 kB most headers of the line are missing
+            # nftables counts before segmentation: packets of up to 64 kB, so most headers on the line are missing
             subprocess.run(["ip", "-n", host, "link", "set", "wan", "gso_max_segs", "1"], check=True)
             subprocess.run(["ip", "netns", "exec", host, "nft", "-f", "-"], input=rules, text=True, check=True)
         seen = asyncio.run(measure(Path(folder), given, hosts, sites))

@@ -38,7 +38,7 @@ from peer.run.files.own_texts import survey
 
 LEAST_RATIO, MOST_MB = 0.8, 1000.0
 AT_ONCE = 1000
-"""Documents in a call of the library: as many as its own training takes."""
+"""Documents per call of the library, as many as in its own training."""
 REPLY_S, BUILD_S = 1800.0, 7200.0
 FOLDERS = [Path(sysconfig.get_path("stdlib")), Path("/usr/share/doc")]
 ABOUT = Benchmark(
@@ -54,7 +54,7 @@ ABOUT = Benchmark(
 
 
 def documents(folders: list[Path], nbytes: int) -> Iterator[str]:
-    """Read text files until there is enough. They come again, each with its turn, when there are too few."""
+    """Yield text files until `nbytes` are reached. If there are too few files, they repeat, marked with a number."""
     turn = 0
     while nbytes > 0:
         for folder in folders:
@@ -68,7 +68,7 @@ def documents(folders: list[Path], nbytes: int) -> Iterator[str]:
 
 
 def write_slices(folders: list[Path], into: Path, nbytes: int, count: int) -> list[Path]:
-    """Write JSONL files of about equal size, and one text file of all."""
+    """Write JSONL files of about equal size, and one text file with everything."""
     paths = [into / f"slice{number}.jsonl" for number in range(count)]
     texts = documents(folders, nbytes)
     with (into / "all.txt").open("w") as whole:
@@ -89,12 +89,12 @@ def write_slices(folders: list[Path], into: Path, nbytes: int, count: int) -> li
 
 
 def serve_library(tokenizer: str) -> None:
-    """Encode the slice of each line of stdin in memory: seconds, processor seconds and bytes."""
+    """Encode the slice named in each line of stdin in memory. Print seconds, processor seconds and bytes."""
     from tokenizers import Tokenizer
 
     print(json.dumps({"ready": True}), flush=True)
     for number, line in enumerate(sys.stdin):
-        # A tokenizer remembers the words that it has seen. Every call begins with a new one, as a build does.
+        # A tokenizer caches words, so each call begins with a new one, as a build does.
         opened = [Tokenizer.from_file(tokenizer) for _ in range(2)]
         calls: dict[str, Callable[..., Any]] = {"batch": opened[0].encode_batch, "fast": opened[1].encode_batch_fast}
         texts = [json.loads(row)["text"] for row in Path(json.loads(line)["slice"]).read_bytes().splitlines()]
@@ -108,7 +108,7 @@ def serve_library(tokenizer: str) -> None:
 
 
 def serve_build(tokenizer: str) -> None:
-    """Build the slice of each line of stdin: seconds and processor seconds, from the first look to the index."""
+    """Build the slice named in each line of stdin. Print seconds and processor seconds of the whole build."""
     from peer.data.build import build
     from peer.data.encoding import open_tokenizer
     from peer.data.sources import find
@@ -125,7 +125,7 @@ ROLES = {"library": serve_library, "build": serve_build}
 
 
 async def rates(tokenizer: Path, slices: list[Path]) -> list[dict[str, float]]:
-    """Let both take turns. One line for each slice."""
+    """Alternate both processes over the slices. Return one row for each slice."""
     rows = []
     async with AsyncExitStack() as stack:
         processes = {}
@@ -148,13 +148,13 @@ async def rates(tokenizer: Path, slices: list[Path]) -> list[dict[str, float]]:
 
 
 def words_of(sources: list[Path], tokenizer: Path, out: Path) -> list[str]:
-    """Return the arguments of `peer` that build these sources."""
+    """Return the arguments of `peer` for a build of these sources."""
     names = [*map(str, sources), "--tokenizer", str(tokenizer), "--out", str(out), "--holdout-one-in", "20", "--json"]
     return ["data", "build", *names]
 
 
 def peak_mb(words: list[str]) -> float:
-    """Run a command of `peer` that may fail, and return its largest resident size."""
+    """Run a command of `peer`, which may fail, and return its peak resident size in MB."""
     process = popen_python("peer", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, _, usage = os.wait4(process.pid, 0)
     process.returncode = 0
@@ -162,7 +162,7 @@ def peak_mb(words: list[str]) -> float:
 
 
 def kill_when_a_shard_is_closed(words: list[str], out: Path) -> bool:
-    """Whether there was a shard before the build was complete."""
+    """Kill a build once it has written a shard. Return whether the kill came before the build was complete."""
     process = popen_python("peer", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and not any(out.glob("train-*.tokens")):
         time.sleep(0.02)
@@ -176,16 +176,16 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def whole_builds(slices: list[Path], tokenizer: Path, folder: Path) -> dict[str, float]:
-    """Build everything: at once, as one text, and after a kill."""
+    """Build all slices: at once, as one text, and after a kill."""
     text = folder / "all.txt"
     found = {
         "jsonl_mb": peak_mb(words_of(slices, tokenizer, folder / "at-once")),
-        # The text is one document, so that the build ends with an error: no hold-out. It is encoded before.
+        # The text is one document, so that the build ends with an error (no hold-out), but only after encoding it.
         "text_mb": peak_mb(words_of([text], tokenizer, folder / "as-text")),
     }
     words = words_of(slices, tokenizer, folder / "killed")
     killed = kill_when_a_shard_is_closed(words, folder / "killed")
-    if killed:  # a complete folder is refused, and a small text may be built before the kill
+    if killed:  # a complete folder is refused, and a small build may have ended before the kill
         run_python("peer", *words, check=True, timeout=BUILD_S, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     found["same"] = float(killed and files_of(folder / "at-once") == files_of(folder / "killed"))
     return found

@@ -45,25 +45,25 @@ ABOUT = Benchmark(
 HOME = "192.168.7.2"
 NOBODY = 65534
 SMALL_DISK, LITTLE_MEMORY = 4 * 2**20, 800 * 2**20
-"""Bytes of a disk and of a control group."""
+"""Sizes in bytes of the small disk and of the control group's memory."""
 SLOW = "128kbit"
 WRONG_S = 300.0
 DOCTOR_S = 300.0
 ROUND_S, ROUNDS = 20.0, 10**4
 MODEL = ("model.hidden_size=128", "model.intermediate_size=256")
-"""Its payload of 0.7 MB takes longer over the slow line than an exchange may."""
+"""A model whose payload of 0.7 MB takes longer over the slow line than an exchange may."""
 CGROUP = Path("/sys/fs/cgroup/memory")
 NO_CHECKOUT = """\
 import sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
 """
-"""A program that lets no checkout lend the files that are missing."""
+"""Program text that hides editable installs, so that no checkout provides the missing files."""
 NEVER, TAKES_PART = "error", "warning"
 
 
 @dataclass
 class Place:
-    """Where and how `peer doctor` is run. The command becomes `prefix python -m program doctor TICKET options`."""
+    """The place where `peer doctor` runs. The command is `prefix python -m program doctor TICKET options`."""
 
     folder: Path
     namespace: str
@@ -76,7 +76,8 @@ class Place:
 
     def command(self) -> list[str]:
         """Return the command line."""
-        where = ["nsenter", f"--net=/run/netns/{self.namespace}", *self.prefix]  # it leaves /sys, and so the groups
+        # nsenter keeps /sys, and therefore the control groups
+        where = ["nsenter", f"--net=/run/netns/{self.namespace}", *self.prefix]
         what = ["doctor", self.ticket, "--json", "--home", str(self.home), "--threads", "1", *self.options]
         return [*where, *python_command(*self.program, *what)]
 
@@ -86,7 +87,7 @@ Break = Callable[[Place], contextlib.AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Case:
-    """A broken machine. The report has to have a finding `what` of this severity, with these words."""
+    """A broken machine. The report must have a finding `what` of this severity that contains these words."""
 
     what: str
     severity: str
@@ -94,9 +95,9 @@ class Case:
     fix: str
     broken: Break
     closed: bool = False
-    """The machine is behind a router that lets nothing in."""
+    """Whether the machine is behind a router that lets nothing in."""
     beside: bool = False
-    """The home is that of the peer that trains."""
+    """Whether the home is that of the training peer."""
 
 
 @contextlib.contextmanager
@@ -106,7 +107,7 @@ def nothing(place: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def taken_port(place: Place) -> Iterator[None]:
-    """Another program listens at the port that the user asks for."""
+    """Occupy the port that the user asks for."""
     import socket
 
     place.options += ["--port", str(PORT)]
@@ -127,7 +128,7 @@ def wrong_clock(off_s: float) -> Break:
 
 @contextlib.contextmanager
 def full_disk(place: Place) -> Iterator[None]:
-    """The home is on a disk of its own, and that is full."""
+    """Put the home on a full disk."""
     disk = place.folder / "disk"
     disk.mkdir()
     run("mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(disk))
@@ -141,7 +142,7 @@ def full_disk(place: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def little_memory(place: Place) -> Iterator[None]:
-    """The process is in a control group that leaves too little."""
+    """Run in a control group with too little memory."""
     group = CGROUP / f"peer-doctor-{os.getpid()}"
     group.mkdir()
     try:
@@ -158,7 +159,7 @@ def little_memory(place: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def dead_ticket(place: Place) -> Iterator[None]:
-    """The bootstrap node of the ticket is gone: nothing listens there."""
+    """Use a ticket whose bootstrap node does not listen."""
     known = Ticket.named(place.ticket)
     gone = known.addresses[0].replace(f"/tcp/{DHT_PORT}/", "/tcp/4899/").rpartition("/p2p/")[0]
     place.ticket = Ticket(known.run_id, (f"{gone}/p2p/{Identity.generate().peer_id}",)).encode()
@@ -167,7 +168,7 @@ def dead_ticket(place: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def slow_line(place: Place) -> Iterator[None]:
-    """The upload of the machine's line is slow."""
+    """Slow down the machine's upload."""
     shape = ("tc", "qdisc", "add", "dev", "wan", "root", "tbf", "rate", SLOW, "burst", "4kb", "latency", "500ms")
     run("ip", "netns", "exec", place.namespace, *shape)
     try:
@@ -178,7 +179,7 @@ def slow_line(place: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def wrong_torch(place: Place) -> Iterator[None]:
-    """Another version of torch comes first on the path."""
+    """Put another version of torch first on the module search path."""
     other = place.folder / "other"
     facts = other / "torch-2.12.0.dist-info"
     facts.mkdir(parents=True)
@@ -191,7 +192,7 @@ def wrong_torch(place: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_kernels(place: Place) -> Iterator[None]:
-    """The program was installed without a compiler."""
+    """Use an installation that was made without a compiler."""
     bare = place.folder / "bare"
     shutil.copytree(ROOT / "peer", bare / "peer", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     (bare / "sitecustomize.py").write_text(NO_CHECKOUT)
@@ -201,7 +202,7 @@ def no_kernels(place: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def foreign_home(place: Place) -> Iterator[None]:
-    """The home belongs to root, and another user runs the command. It may read the interpreter, wherever that is."""
+    """Use a home of root as another user, who may read the interpreter."""
     place.home.mkdir(mode=0o700)
     scratch = place.folder / "scratch"
     scratch.mkdir()
@@ -232,7 +233,7 @@ CASES = {
 
 @dataclass
 class Found:
-    """Outcome of a case. `wrong`: each difference from what the case asks for, as a person reads it."""
+    """The outcome of a case. `wrong`: differences from the expected report, as sentences."""
 
     name: str
     seconds: float
@@ -273,7 +274,7 @@ def examine(name: str, case: Case, place: Place) -> Found:
 
 
 def complaints(case: Case, report: dict[str, Any], code: int) -> list[str]:
-    """Return what is not as the case expects it."""
+    """Return the differences from the expected report."""
     ours = [one for one in report["findings"] if (one["what"], one["severity"]) == (case.what, case.severity)]
     others = [one["what"] for one in report["findings"] if one["severity"] == NEVER and one["what"] != case.what]
     wrong = [] if ours else [f"no finding {case.what} of severity {case.severity}"]
@@ -287,7 +288,7 @@ def complaints(case: Case, report: dict[str, Any], code: int) -> list[str]:
 
 
 def listing(folder: Path) -> set[str]:
-    """Return all that lies in a folder, with its size."""
+    """Return all paths in a folder with their sizes."""
     return {f"{path} {path.lstat().st_size}" for path in folder.rglob("*")} if folder.exists() else set()
 
 
@@ -321,7 +322,7 @@ async def measure(names: Sequence[str], folder: Path) -> list[Found]:
 
 
 def first_line_s(folder: Path) -> tuple[float, float]:
-    """Return the seconds until a person reads the first line, and the processor seconds that it took."""
+    """Return the seconds until the first line of output, and the processor seconds until then."""
     began = time.monotonic()
     words = ("doctor", "--home", str(folder / "none"))
     with popen_python("peer", *words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

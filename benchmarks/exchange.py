@@ -37,16 +37,16 @@ from peer.python_child import start_python
 
 AVERAGERS = ("none", "float16")
 RIGHT = 0.01
-"""An average that is further off than this part of its norm is none."""
+"""Largest accepted error of an average, relative to its norm."""
 UP, DOWN, RTT_S = 10e6 / 8, 100e6 / 8, 0.080
 CAP = 0.9 * UP
 WINDOW_S = 2.0
 USED, FULLEST = 0.98, 1.0
-"""Parts of the cap: at least on the line, and at most in the fullest window."""
+"""Bounds as shares of the cap: least use of the line, and most in the fullest window."""
 HIVEMIND_OVER_BF16 = 4.0
 TIMES_GLOO = {"e3m0": 0.5, "int8": 0.75, "bf16": 1.4}
 AT_MB = 256.0
-"""The size for which the bounds of `TIMES_GLOO` are meant."""
+"""The size in MB to which the bounds of `TIMES_GLOO` apply."""
 ABOUT = Benchmark(
     "exchange",
     "How long do two peers take to swap a fragment, compared with libraries that average it?",
@@ -60,7 +60,7 @@ ABOUT = Benchmark(
 
 
 class Averagers:
-    """Two processes with hivemind's averager."""
+    """Two running processes with hivemind's averager."""
 
     def __init__(self, ends: list[asyncio.subprocess.Process]) -> None:
         self._ends = ends
@@ -74,8 +74,8 @@ class Averagers:
         self.rounds.append({"seconds": seconds, "cpu_seconds": sum(one["cpu_s"] for one in found), "error": error})
 
     def row(self) -> dict[str, Any]:
-        """The first round, in which they find each other, is left out; so are those that averaged nothing, but for
-        their number."""
+        """Return the row of the table. The first round, in which the two find each other, is left out; so are rounds
+        that averaged nothing, which are only counted."""
         right = [row for row in self.rounds[1:] if row["error"] <= RIGHT]
         wrong = len(self.rounds) - 1 - len(right)
         if not right:
@@ -90,7 +90,7 @@ class Averagers:
 
 @asynccontextmanager
 async def averagers(codec: str, elements: int) -> AsyncIterator[Averagers]:
-    """Raises UsageError when hivemind does not start."""
+    """Start two averagers. Raises UsageError if hivemind does not start."""
     ends: list[asyncio.subprocess.Process] = []
     known: list[str] = []
     try:
@@ -112,7 +112,7 @@ async def averagers(codec: str, elements: int) -> AsyncIterator[Averagers]:
 
 
 async def one_size(mb: float, codecs: list[str], repeats: int) -> dict[str, Any]:
-    """Rows by name."""
+    """Measure one size. Return name -> row."""
     rows: dict[str, Any] = {}
     gloo: list[tuple[float, float]] = []
     async with AsyncExitStack() as stack:
@@ -173,10 +173,11 @@ def loopback(given: argparse.Namespace) -> None:
 
 
 async def home(codec: str, seconds: float, repeats: int) -> dict[str, float]:
-    """Medians over the turns, of the worse direction; of the fullest window the worst."""
+    """Measure swaps between two homes. Return medians over the turns of the worse direction, and the worst fullest
+    window."""
     elements = max(2**18, int(seconds * CAP / EVERY[codec].nbytes(2**20) * 2**20))
     line = Line(min(UP, DOWN), RTT_S / 2)
-    ways = Link(line), Link(line)  # from the first home, from the second
+    ways = Link(line), Link(line)  # from the first home and from the second
     async with AsyncExitStack() as stack:
 
         async def behind(number: int, endpoint: str) -> str:
@@ -204,8 +205,8 @@ async def home(codec: str, seconds: float, repeats: int) -> dict[str, float]:
 
 
 def _share(way: Link, payload: int, end: dict[str, Any]) -> dict[str, float]:
-    """Divide rates by the cap: of all bytes while they flow, with those of TLS and HTTP, and of the payload in them.
-    Then of the payload over the swap's time, and of the fullest window."""
+    """Return rates as shares of the cap: of all bytes while they flow (with TLS and HTTP/2), of the payload in them, of
+    the payload over the swap's whole time, and of the fullest window."""
     line, total = rate_of(way.passed) / CAP, sum(nbytes for _, nbytes in way.passed)
     return {
         "seconds": end["seconds"],

@@ -41,7 +41,7 @@ WAYS = ("without", "before", "now")
 
 @contextlib.contextmanager
 def checkout(commit: str) -> Iterator[Path]:
-    """Make a work tree of a commit, with the kernels that are built here. Raises UsageError."""
+    """Make a work tree of a commit, with the kernels that were built here. Raises UsageError."""
     with tempfile.TemporaryDirectory(prefix="peer-bench-") as folder:
         tree = Path(folder) / "before"
         git = ["git", "-C", str(ROOT), "worktree"]
@@ -61,7 +61,7 @@ def checkout(commit: str) -> Iterator[Path]:
 def swap(tree: Path, elements: int, repeats: int, *, direct: bool = False) -> tuple[float, float]:
     """Swap a fragment between two processes that run the program of a work tree. `direct`: without its front.
 
-    Returns medians of the seconds of the slower one, and of the processor seconds of both."""
+    Return medians of the seconds of the slower process, and of the processor seconds of both."""
     module = [str(Path(__file__).resolve()), "direct"] if direct else ["-m", "peer.lab.bench.transport_process"]
     ends = [
         subprocess.Popen(
@@ -100,7 +100,8 @@ def _line(end: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def direct() -> None:
-    """Run an end of a swap whose callers reach gRPC itself. For programs whose front splices encrypted bytes."""
+    """Run an end of a swap whose callers connect to gRPC directly. For programs whose front passes encrypted bytes on
+    to gRPC."""
     import grpc
 
     from peer.lab.bench import transport_process

@@ -44,13 +44,13 @@ BATCH = 16
 LOOK_S = 0.1
 START_S, PAUSE_S = 300.0, 50.0
 WARM_S = 10.0
-"""Before anything is measured."""
+"""Seconds of warming up before the measurement."""
 COOLEST_LIMIT = 40.0
-"""The lowest limit that `--max-temperature` takes."""
+"""The lowest value that `--max-temperature` accepts, in degrees Celsius."""
 
 
 class Gpu:
-    """The first GPU, as its driver tells it."""
+    """The first GPU, as reported by its driver."""
 
     def __init__(self) -> None:
         pynvml.nvmlInit()
@@ -58,7 +58,7 @@ class Gpu:
         self.name = str(pynvml.nvmlDeviceGetName(self._handle))
 
     def busy(self) -> float:
-        """Percent of the driver's last interval in which it computed."""
+        """Return the percentage of the driver's last interval in which the GPU computed."""
         return float(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
 
     def temperature(self) -> float:
@@ -67,7 +67,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Watched:
-    """Readings of the GPU, and of a peer that trained for some seconds."""
+    """Measurements of the GPU and of a peer that trained for some seconds."""
 
     share: float
     busy_percent: float
@@ -83,7 +83,7 @@ async def status_of(daemon: Daemon) -> dict[str, Any]:
 
 
 async def until(daemon: Daemon, status: str, within_s: float) -> dict[str, Any]:
-    """Wait for a status, and return the report."""
+    """Wait until the daemon has this status, and return its report."""
     deadline = time.monotonic() + within_s
     while (report := await status_of(daemon)).get("status") != status:
         assert daemon.running, daemon.log_tail()
@@ -99,7 +99,7 @@ async def leave(daemon: Daemon) -> None:
 
 
 async def trained(daemon: Daemon, ticket: str, gpu: Gpu, share: float, seconds: float) -> Watched:
-    """Let a peer train with this share of the GPU, and watch it."""
+    """Run a peer with this share of the GPU, and measure it."""
     await joins(daemon, ticket, "--gpu", f"{100 * share:g}%")
     await until(daemon, "training", START_S)
     await asyncio.sleep(WARM_S)
@@ -120,7 +120,7 @@ async def joins(daemon: Daemon, ticket: str, *more: str) -> None:
 
 
 async def gets_hot(daemon: Daemon, ticket: str, gpu: Gpu, limit: float) -> dict[str, Any]:
-    """Let a peer train with a limit that its GPU passes: what it says, and how warm the GPU was."""
+    """Run a peer with a temperature limit that its GPU exceeds. Return its notice and the GPU's temperature."""
     await joins(daemon, ticket, "--max-temperature", f"{limit:g}")
     await until(daemon, "training", START_S)
     began, warmest = time.monotonic(), 0.0
@@ -149,7 +149,7 @@ async def gets_hot(daemon: Daemon, ticket: str, gpu: Gpu, limit: float) -> dict[
 
 
 def asked(*command: str) -> dict[str, Any]:
-    """Run a command that prints JSON, whatever its exit code."""
+    """Run a command and return the JSON that it prints, whatever its exit code."""
     done = run_python("peer", *command, capture_output=True, text=True, timeout=300.0, check=False)
     assert done.stdout, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
@@ -209,13 +209,13 @@ def figures_of(seen: list[Watched], heat: dict[str, Any], doctor: dict[str, Any]
         figures.append(Figure(f"tokens with --gpu {one.share:.0%}, of those without", "%", of_all, most))
     figures.append(Figure("paused above --max-temperature", "", int(heat["paused"]), at_least=1))
     cooled = heat["coolest while paused"] <= heat["limit"] - COOLS_BY
-    went_on = int(heat["goes on"]) if cooled else None  # it may be warmer than that when it is idle
+    went_on = int(heat["goes on"]) if cooled else None  # an idle GPU may already be warmer than that
     figures.append(Figure("went on when it was cool", "", went_on, at_least=1))
     return figures
 
 
 def speeds(file: Path) -> Table:
-    """Measure the trainer alone, on the processor and on the GPU."""
+    """Measure the trainer alone, on the CPU and on the GPU."""
     rows: list[list[Any]] = []
     for device, batch, steps in (("cpu", 1, 5), ("cuda", BATCH, 20)):
         words = ["--set", f"train.batch={batch}", "--device", device, "--steps", str(steps), "--threads", "8"]

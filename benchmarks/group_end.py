@@ -1,6 +1,6 @@
-"""A member of a group of the benchmarks: does a daemon's round with the other members, as `benchmarks.round_end`
-does with a partner. The roster, the exchange, the outer step and the way back into the arena are the daemon's own;
-there is no trainer and no directory. Its commands are `greet`, once, and `swap`, a round."""
+"""A process that plays a group member in benchmarks: it does a daemon's round with the other members, as
+`benchmarks.round_end` does with a partner. The roster, the exchange, the outer step and the write to the arena are the
+daemon's own code; there is no trainer and no directory. Commands: `greet` once, then `swap` for each round."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from peer.rounds.inflight import InFlightRound
 from peer.transport.signing import KeySigner
 
 WINDOW_S = 20.0
-"""Longer than a loaded machine needs to begin; a roster closes when all are in it."""
+"""Seconds of the window. Long enough for a loaded machine; the roster closes earlier, when all members are in it."""
 PRESET_OF = {"fp32": "diloco", "int4": "streaming-diloco"}
-"""Presets by the codec of the contributions."""
+"""Codec of the contributions -> preset."""
 
 
 @dataclass
 class Seen:
-    """The directory: who it knows never changes."""
+    """Stands in for the peer table, with members that never change."""
 
     detector: FailureDetector
     peers: dict[PeerId, PeerRecord] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Seen:
 
 
 class GroupEnd(RoundEnd):
-    """`meet` once for each of the others."""
+    """A group member. `set_partner` names all others at once."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -91,11 +91,11 @@ class GroupEnd(RoundEnd):
             self._seen.peers[peer] = record
 
     async def _greet(self, command: dict[str, Any]) -> None:
-        """Connect to the others: a roster does not wait for that."""
+        """Connect to the others in advance, because a roster does not wait for connections."""
         await asyncio.gather(*(self._transport.hello(record, WINDOW_S) for record in self._seen.peers.values()))
 
     async def _swap(self, command: dict[str, Any]) -> None:
-        """Raises PartnerLost when not everybody came."""
+        """Do one group round. Raises PartnerLost if a member is missing."""
         key, now = RoundKey(command["round"], 0), self._clock.now()
         self.journal.clear()
         cut = cut_work(TOKENS, self.state.layout.elements, STEPS, NOMINAL[command.get("work", "whole")])

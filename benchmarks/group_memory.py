@@ -34,7 +34,7 @@ ABOUT = Benchmark(
 
 
 async def peaks(codec: str, elements: int, members: int, repeats: int, work: str) -> dict[str, float]:
-    """MB over what was resident before the first round."""
+    """Return the peak of resident MB above the level before the first round."""
     async with group(codec, elements, members, GROUP_END) as all_:
         found: list[Found] = [await all_.swap(work=work) for _ in range(repeats + 1)]
     state = [end["rss"] * MB_PER_MIB for end in found[0]]
@@ -52,7 +52,7 @@ async def peaks(codec: str, elements: int, members: int, repeats: int, work: str
 
 
 async def drift(codec: str, elements: int, members: int, rounds: int, work: str) -> dict[str, float]:
-    """The resident size after each of many rounds: MB a hundred of them, and first to last."""
+    """Return the drift of the resident size over many rounds: MB per hundred rounds, and from first to last."""
     async with group(codec, elements, members, GROUP_END) as all_:
         after = [[end["rss_after"] * MB_PER_MIB for end in await all_.swap(work=work)] for _ in range(rounds)]
     late = after[rounds // SETTLING :]

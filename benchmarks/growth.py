@@ -33,7 +33,7 @@ from peer.run.schema import parse_manifest
 
 READY_S = 400.0
 EXCHANGED = 0.99
-"""Part of the due rounds; a round that is due when the counting ends is not counted by all."""
+"""Least share of due rounds that are exchanged. Below 1, because a round due at the end is not counted by all peers."""
 ABOUT = Benchmark(
     "growth",
     "How much does a daemon cost, by the number of peers and by the size of the fragment?",
@@ -42,7 +42,7 @@ ABOUT = Benchmark(
     is_long=True,
 )
 SPEED = 0.03
-"""Part of the time the trainers may work: sixteen of them share this machine."""
+"""Share of the time in which trainers may work, so that sixteen of them fit on this machine."""
 KINDS = ("daemon", "trainer", "p2pd")
 READY = ("training", "finished")
 SHAPES = {
@@ -52,7 +52,7 @@ SHAPES = {
     100.0: (512, 1408, 8),
     200.0: (640, 1760, 10),
 }
-"""MB of fp32, about, to hidden and intermediate size and layers."""
+"""Approximate MB of fp32 -> hidden size, intermediate size, layers."""
 
 
 def manifest_of(shape: tuple[int, int, int], round_s: float) -> str:
@@ -73,7 +73,7 @@ async def swarm(folder: Path, text: str, peers: int, rounds: int, round_s: float
     manifest = folder / "run.toml"
     bootstrap = Daemon("bootstrap", folder / "bootstrap")
     own = Home(bootstrap.home)
-    sign_text(text, load_or_create(own.identity), manifest)  # so the node may sign when the run begins
+    sign_text(text, load_or_create(own.identity), manifest)  # with the operator's key the node may sign the run's start
     daemons = [Daemon(f"peer-{number}", folder / f"peer-{number}") for number in range(peers)]
     try:
         ticket = await start_bootstrap(bootstrap, manifest, peers)
@@ -107,7 +107,7 @@ async def swarm(folder: Path, text: str, peers: int, rounds: int, round_s: float
 
 
 def used(daemon: Daemon) -> dict[str, float]:
-    """Processor seconds so far of a daemon, its trainer and its directory helper."""
+    """Return the processor seconds used so far by a daemon, its trainer and its directory helper."""
     assert daemon.process is not None
     own = psutil.Process(daemon.process.pid)
     found = {"daemon": cpu_of(daemon)}
@@ -118,7 +118,7 @@ def used(daemon: Daemon) -> dict[str, float]:
 
 
 async def all_ready(daemons: list[Daemon]) -> None:
-    """Wait until each may train, and ask no one that may."""
+    """Wait until all peers are ready to train. Peers that are ready are not asked again."""
     waiting = list(daemons)
     async with asyncio.timeout(READY_S):
         while waiting:
@@ -130,7 +130,7 @@ async def all_ready(daemons: list[Daemon]) -> None:
 
 
 async def counts(daemon: Daemon) -> dict[str, int]:
-    """Rounds that were due, and what became of them."""
+    """Return the counts of due rounds and their outcomes."""
     found: dict[str, int] = ((await daemon.status()) or {}).get("rounds") or {}
     return found
 
@@ -140,7 +140,7 @@ def _more(before: list[dict[str, int]], after: list[dict[str, int]], what: str) 
 
 
 async def all_exchanged(daemons: list[Daemon]) -> None:
-    """Wait until each exchanged once: the first exchange loads modules that later ones find loaded."""
+    """Wait until each peer has exchanged once, because the first exchange imports modules."""
     async with asyncio.timeout(READY_S):
         for daemon in daemons:
             while not (await counts(daemon)).get("exchanged"):
@@ -149,8 +149,8 @@ async def all_exchanged(daemons: list[Daemon]) -> None:
 
 
 async def rounds_of(daemon: Daemon, rounds: int, round_s: float) -> list[float]:
-    """Processor seconds of so many stretches of a round's length, each with one round's work; nobody asks it anything
-    meanwhile."""
+    """Return the processor seconds of `rounds` intervals of a round's length, each with the work of one round. The
+    daemon gets no requests meanwhile."""
     marks, began = [cpu_of(daemon)], time.monotonic()
     for number in range(1, rounds + 1):
         await asyncio.sleep(began + number * round_s - time.monotonic())

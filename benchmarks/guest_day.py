@@ -64,30 +64,30 @@ SETTINGS = [
     "sync.acceptance=finite",
 ]
 LOSSES: list[tuple[str, Any, Any]] = [("OnBattery", True, False), ("IdleHint", False, True), ("Metered", 1, 2)]
-"""Property, its value that forbids, its value that allows."""
+"""(property, value that forbids training, value that allows it)."""
 QUIET_S = 60.0
 FORBIDDEN_S = 4.0, 6.0
 LEAST_ALLOWED_S = 14.0
 BACK_S = 15.0
-"""For so long a guest may take to go on."""
+"""Seconds that the guest may take to resume."""
 START_S, LOOK_S = 240.0, 0.1
 OUTSIDE = 1.0
-"""Percent of processor time and bytes."""
+"""Largest accepted percentage of processor time and bytes outside the allowed times."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Processor seconds and bytes so far."""
+    """Processor seconds and bytes used so far."""
 
     cpu: dict[tuple[int, float], float]
-    """Seconds of each process, which is named by its id and the time of its start."""
+    """(pid, start time) of each process -> processor seconds."""
     nbytes: int
     payload: int
-    """The part of `nbytes` that is no control traffic."""
+    """The part of `nbytes` that is payload."""
 
     def since(self, before: Spent) -> tuple[float, int]:
-        """Return the processor seconds and bytes since an earlier look. A process that ended between the two is left
-        out, and so is its last second."""
+        """Return the processor seconds and bytes since an earlier reading. The last second of a process that ended in
+        between is not counted."""
         cpu = sum(seconds - before.cpu.get(process, 0.0) for process, seconds in self.cpu.items())
         return cpu, self.nbytes - before.nbytes
 
@@ -100,26 +100,26 @@ class Day:
     cpu_outside: float = 0.0
     bytes_outside: int = 0
     cpu_drained: float = 0.0
-    """The part of `cpu_outside` that was used until the guest stood still."""
+    """The part of `cpu_outside` that was used until the guest stopped."""
     bytes_drained: int = 0
     cpu_all: float = 0.0
     bytes_all: int = 0
     still_after_s: list[float] = field(default_factory=list)
-    """From the word of the service until the guest stood still, saved."""
+    """Seconds from the service's signal until the guest had saved and stopped."""
     back_after_s: list[float] = field(default_factory=list)
-    """From the word of the service until training went on."""
+    """Seconds from the service's signal until training resumed."""
     causes: Counter[str] = field(default_factory=Counter)
     why_paused: set[str] = field(default_factory=set)
     payload_of: list[tuple[float, float, int]] = field(default_factory=list)
-    """Each pause: when it began and ended, by the clock on the wall, and the bytes of payloads that the guest moved."""
+    """(begin, end, payload bytes of the guest) of each pause, in wall-clock time."""
 
     def payload_at(self, at: float) -> int:
-        """Return the bytes of payloads of the pause around this moment."""
+        """Return the payload bytes of the pause around this time."""
         return next(nbytes for began, ended, nbytes in self.payload_of if began - LOOK_S <= at <= ended)
 
 
 class Guest:
-    """The daemon that is watched."""
+    """The watched daemon."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -141,7 +141,7 @@ class Guest:
         return Spent(cpu, payload + control, payload)
 
     async def is_in(self, status: str, within_s: float = 120.0) -> float:
-        """Wait until it is; the seconds that took."""
+        """Wait until the daemon has this status. Return the seconds that it took."""
         began = time.monotonic()
         while (report := await self.status())["status"] != status or report["phase"].startswith("pausing"):
             assert time.monotonic() < began + within_s, f"not {status} but {report['status']}: {report['phase']}"
@@ -150,7 +150,7 @@ class Guest:
 
 
 async def forbid(guest: Guest, day: Day, system: FakeSystem, cause: int, seconds: float) -> None:
-    """One condition is lost for so long."""
+    """Make one condition fail for `seconds`."""
     name, forbids, allows = LOSSES[cause]
     before, began, at = await guest.spent(), time.monotonic(), time.time()
     await system.change(name, forbids)
@@ -163,7 +163,7 @@ async def forbid(guest: Guest, day: Day, system: FakeSystem, cause: int, seconds
 
 
 async def quiet_minute(guest: Guest, day: Day, begins: float) -> None:
-    """The minute of quiet hours, whose begin is a time of the wall clock."""
+    """Wait for the minute of quiet hours, which begins at a wall-clock time, and measure it."""
     await asyncio.sleep(max(0.0, begins - time.time()))
     before = await guest.spent()
     await _stands_still(guest, day, before)
@@ -182,7 +182,7 @@ async def _stands_still(guest: Guest, day: Day, before: Spent) -> None:
 
 
 def _count(day: Day, before: Spent, after: Spent, began: float) -> None:
-    """Add a pause that is over now. `began`: by the clock on the wall."""
+    """Add a pause that ends now. `began`: wall-clock time."""
     cpu, nbytes = after.since(before)
     day.forbidden_s += time.time() - began
     day.cpu_outside += cpu
@@ -191,7 +191,7 @@ def _count(day: Day, before: Spent, after: Spent, began: float) -> None:
 
 
 async def live(guest: Guest, system: FakeSystem, quiet_at: float, ends: float, pauses: int, rng: random.Random) -> Day:
-    """Play the day: `quiet_at` and `ends` are times of the wall clock."""
+    """Play the day. `quiet_at`, `ends`: wall-clock times."""
     day, pause = Day(), 0
     tally, sampled = Tally(guest), asyncio.create_task(asyncio.sleep(0))
     await sampled
@@ -211,7 +211,7 @@ async def live(guest: Guest, system: FakeSystem, quiet_at: float, ends: float, p
 
 
 class Tally:
-    """Sums of all processor time and bytes. It looks often, for trainers end and others begin."""
+    """Sums up all processor time and bytes. Reads them often, because trainers end and start."""
 
     def __init__(self, guest: Guest) -> None:
         self._guest = guest
@@ -226,7 +226,7 @@ class Tally:
         self._last = now
 
     async def during(self, day: Day, work: Any) -> None:
-        """Look every two seconds while something goes on."""
+        """Read the sums every two seconds while `work` runs."""
         running = asyncio.ensure_future(work)
         try:
             while not (await asyncio.wait({running}, timeout=2.0))[0]:
@@ -238,14 +238,14 @@ class Tally:
 
 
 def quiet_hours(after_s: float) -> tuple[str, float]:
-    """Return a minute of the clock that begins at least so many seconds from now, as an option and as its begin."""
+    """Return a minute of the clock that begins at least `after_s` seconds from now, as an option and as its begin."""
     begins = (time.time() + after_s) // 60 * 60 + 60
     first, last = (time.strftime("%H:%M", time.localtime(at)) for at in (begins, begins + QUIET_S))
     return f"{first}-{last}", begins
 
 
 Journal = list[tuple[events.Event, float]]
-"""Events, with their times by the clock on the wall."""
+"""Events with their wall-clock times."""
 
 
 def journal_of(daemon: Daemon, signed: SignedManifest) -> Journal:
@@ -262,12 +262,12 @@ def imbalance(daemon: Daemon, signed: SignedManifest) -> int:
 
 
 def outcomes(journal: Journal) -> dict[int, events.RoundEnded]:
-    """Return the end of each round that has one, by its number."""
+    """Return round -> its end, for each round that ended."""
     return {event.round: event for event, _ in journal if isinstance(event, events.RoundEnded)}
 
 
 def broken(journals: dict[str, Journal]) -> list[str]:
-    """Exchanges that one side alone ended, or that failed. `journals`: by peer id."""
+    """Return the exchanges that failed or that one side alone ended. `journals`: by peer id."""
     ends = {me: outcomes(journal) for me, journal in journals.items()}
     one_sided = [
         f"round {end.round}: one side alone"
@@ -286,18 +286,18 @@ def broken(journals: dict[str, Journal]) -> list[str]:
 
 @dataclass(frozen=True)
 class LetGo:
-    """A partner that the guest let go."""
+    """A partner whose exchange the guest cancelled for a pause."""
 
     heard: bool
-    """Whether it was told at once."""
+    """Whether the partner received the cancellation at once."""
     outcome: str
-    """Its round's."""
+    """Outcome of the partner's round."""
     payload: int
-    """Bytes of payloads that the guest sent and got in that pause."""
+    """Payload bytes that the guest sent and received in that pause."""
 
 
 def let_go(guest: Journal, journals: dict[str, Journal], day: Day) -> list[LetGo]:
-    """Return what became of all partners that the guest let go in a pause."""
+    """Return the outcomes of all partners whose exchange the guest cancelled for a pause."""
     found = [(event, at) for event, at in guest if isinstance(event, events.PartnerLetGo)]
     ended = [outcomes(journals[event.peer]).get(event.round) for event, _ in found]
     return [
@@ -307,7 +307,7 @@ def let_go(guest: Journal, journals: dict[str, Journal], day: Day) -> list[LetGo
 
 
 async def measure(home: Path, minutes: float, pauses: int, seed: int, priority: str) -> dict[str, Any]:
-    """All of it. Nothing is left running."""
+    """Run the whole benchmark. No process is left running."""
     node, guest, *others = (Daemon(name, home / name) for name in ("node", "guest", "second", "third"))
     text = apply_overrides(default_text(), SETTINGS)
     signed = sign_text(text, load_or_create(Home(node.home).identity), home / "run.toml")
@@ -346,7 +346,7 @@ async def measure(home: Path, minutes: float, pauses: int, seed: int, priority: 
 
 
 async def _begun(*daemons: Daemon) -> None:
-    """Both have exchanged."""
+    """Wait until all of these daemons have exchanged."""
     began = time.monotonic()
     for daemon in daemons:
         while not ((await daemon.status()) or {}).get("rounds", {}).get("exchanged"):

@@ -38,10 +38,10 @@ from peer.transport.policy import TransportPolicy
 
 RUN = RunId(b"heartbeats".ljust(32, b"."))
 DELAY_S = 0.015
-"""One way."""
+"""One-way delay in seconds."""
 EVERY_S = 1.0
 PAYLOAD_S = 20.0
-"""One payload takes about so long."""
+"""Approximate seconds of one payload's transfer."""
 WANTED_S = 2.0
 ABOUT = Benchmark(
     "heartbeats",
@@ -56,17 +56,17 @@ class Seen:
     """Counts of one pair of peers."""
 
     pings: list[float] = field(default_factory=list)
-    """Seconds of the calls that were answered."""
+    """Seconds of each answered call."""
     dead: list[str] = field(default_factory=list)
     """Reasons why a live peer was declared dead."""
     swaps: int = 0
     failed_swaps: list[str] = field(default_factory=list)
     sent: int = 0
-    """Bytes of payload frames, one way."""
+    """Payload bytes sent in one direction."""
 
 
 class Agreeable(RequestHandler):
-    """A handler that locks and swaps with every peer."""
+    """A request handler that accepts every offer and swap."""
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         return Answer(Verdict.LOCKED)
@@ -93,7 +93,7 @@ async def home(cap: float | None) -> Home:
 
 
 async def pings(own: Home, to: PeerRecord, seen: Seen, until: float) -> None:
-    """Ask a locked partner again and again, as `peer.exchange.pair.search` does."""
+    """Ping a locked partner repeatedly, as `peer.exchange.pair.search` does."""
     while (began := time.monotonic()) < until:
         try:
             bound_s = min(MOST_S, own.watch.timeout(to.peer_id))
@@ -108,7 +108,7 @@ async def pings(own: Home, to: PeerRecord, seen: Seen, until: float) -> None:
 
 
 async def swaps(one: Home, other: Home, to_other: PeerRecord, nbytes: int, seen: Seen, until: float) -> None:
-    """Both ways at once, one after the other; a swap lasts a few times `PAYLOAD_S` at most."""
+    """Swap payloads repeatedly, in both directions at once. A swap takes at most a few times `PAYLOAD_S`."""
     payload = bytes(nbytes)
     for number in itertools.count(1):
         if time.monotonic() >= until:
@@ -140,7 +140,7 @@ async def measure(line: homelink.Line, cap: float | None, minutes: float) -> See
         async with asyncio.TaskGroup() as group:
             group.create_task(pings(homes[0], to_second, seen, until))
             group.create_task(pings(homes[1], to_first, seen, until))
-        bulk.cancel()  # the last payload ends with the time
+        bulk.cancel()  # the last payload is cut off when the time is over
         await asyncio.wait({bulk})
         if not bulk.cancelled():
             bulk.result()

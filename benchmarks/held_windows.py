@@ -52,7 +52,7 @@ BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
 
 class Parks(RequestHandler):
-    """A handler that parks every swap: it answers later, and holds the call."""
+    """A request handler that answers every swap with LATER, which keeps the call open."""
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         return Answer(Verdict.LATER)
@@ -74,7 +74,7 @@ def rss_mib(pid: int) -> float:
 
 
 async def stuff(begin: Callable[[], Any], first: bytes, rest: bytes, hammer: bool) -> None:
-    """Write until the server refuses more."""
+    """Open calls and write to them until the server refuses more."""
     while True:
         with contextlib.suppress(*BROKEN):
             call = begin()
@@ -92,7 +92,7 @@ def hello(caller: HostileCaller) -> Any:
 
 
 def dials(server: PeerId) -> Identity:
-    """A key with the smaller id."""
+    """Return a key with a smaller id than the server's, which therefore dials."""
     while (identity := Identity.generate()).peer_id >= server:
         pass
     return identity
@@ -106,7 +106,7 @@ async def flood(
     blunt: bool,
     hammer: bool,
 ) -> int:
-    """Open all calls and count them. `blunt`: swaps begin with a message too long to be one, too."""
+    """Open all calls and return their number. `blunt`: swaps too begin with an oversized message."""
     calls, long = 0, b"y" * (MAX_CHUNK - 100)
     of_a_key, of_a_connection = (1, 1) if hammer else (OF_A_KEY, OF_A_CONNECTION)
     for _ in range(SWAPS // of_a_key):
@@ -135,7 +135,7 @@ async def peak_mib(pid: int, seconds: float) -> float:
 
 
 async def measure(seconds: float, blunt: bool, hammer: bool) -> Figure:
-    """Flood one server for so long."""
+    """Flood one server for `seconds`."""
     calls = 0
     pipe = asyncio.subprocess.PIPE
     server = await start_python("benchmarks.held_windows", "--serve", stdin=pipe, stdout=pipe)

@@ -1,6 +1,7 @@
-"""A paced link between two homes: a TCP relay at the rate of the slower line, with a delay of half a round trip.
+"""A rate-limited link between two homes: a TCP relay with the rate of the slower line and a delay of half the
+round-trip time.
 
-A chunk on its way holds up nothing behind it. The delays of `peer.lab.localswarm.relay` do, as they are meant to."""
+Chunks in transit do not delay those behind them, unlike in `peer.lab.localswarm.relay`, where that is intended."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from dataclasses import dataclass, field
 
 CHUNK = 4096
 BUFFER_S = 0.2
-"""A router holds so much: a sender that is faster than the line is stopped."""
+"""Seconds of data that a router buffers. A faster sender is stopped beyond that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`rate`: bytes a second; `delay_s`: from one end to the other, in each direction."""
+    """A line between two homes. rate: bytes per second. delay_s: one-way delay, in each direction."""
 
     rate: float
     delay_s: float
@@ -25,14 +26,14 @@ class Line:
 
 @dataclass
 class Link:
-    """One direction of a link. `passed`: when how many bytes came in, as the sender's router sees them."""
+    """One direction of a link. `passed`: (time, bytes) of the chunks that entered, as the sender's router sees them."""
 
     line: Line
     passed: list[tuple[float, int]] = field(default_factory=list)
     _free_at: float = 0.0
 
     async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Hand on bytes until the sender has ended."""
+        """Relay bytes until the sender ends."""
         due: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._hand_over(due, writer))
@@ -41,7 +42,7 @@ class Link:
             await due.put((0.0, b""))
 
     async def _serialized(self, nbytes: int) -> float:
-        """When so many bytes have come out at the far end."""
+        """Return when a chunk of `nbytes` leaves the line at the far end."""
         now = asyncio.get_running_loop().time()
         self.passed.append((now, nbytes))
         self._free_at = max(self._free_at, now) + nbytes / self.line.rate
@@ -63,14 +64,15 @@ class Link:
 
 @asynccontextmanager
 async def relay(target: str, there: Link, back: Link) -> AsyncIterator[str]:
-    """Where to call instead of `target` (host:port). `there`: what callers send, `back`: what they get."""
+    """Run the link. Yield the address to call instead of `target` (host:port). `there`: direction from callers. `back`:
+    direction to callers."""
     host, _, port = target.rpartition(":")
     tasks: set[asyncio.Task[None]] = set()
 
     async def both_ways(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(host, int(port))
         try:
-            with contextlib.suppress(OSError, ExceptionGroup):  # one end broke: so does the other
+            with contextlib.suppress(OSError, ExceptionGroup):  # one end broke, so break the other
                 async with asyncio.TaskGroup() as group:
                     group.create_task(there.pump(reader, far_writer))
                     group.create_task(back.pump(far_reader, writer))
@@ -96,7 +98,7 @@ async def relay(target: str, there: Link, back: Link) -> AsyncIterator[str]:
 
 
 def rate_of(passed: list[tuple[float, int]], edge: float = 0.02) -> float:
-    """Bytes a second while they flow: of those between the first and the last part `edge` of all."""
+    """Return the bytes per second while they flow, without the first and last share `edge` of all bytes."""
     total, held, inner = sum(nbytes for _, nbytes in passed), 0, list[tuple[float, int]]()
     for at, nbytes in passed:
         held += nbytes
@@ -106,7 +108,7 @@ def rate_of(passed: list[tuple[float, int]], edge: float = 0.02) -> float:
 
 
 def fullest(passed: list[tuple[float, int]], window_s: float) -> int:
-    """The most bytes in any window of so many seconds."""
+    """Return the most bytes in any window of `window_s` seconds."""
     most = held = first = 0
     for at, nbytes in passed:
         held += nbytes

@@ -42,8 +42,8 @@ SETTINGS = {
 
 
 def judge(setting: GroupSetting, rounds: int) -> list[float]:
-    """Results in all, how many were refused, the part that points against the own part, the two margins, and how often
-    a contributor was left out."""
+    """Return the number of results, the number refused, the share that points against the member's own contribution,
+    the two margins, and how often a contributor was left out."""
     results = refused = against = left_out = 0
     longest, least = 0.0, math.inf
     for round_ in play(setting, rounds):
@@ -58,8 +58,8 @@ def judge(setting: GroupSetting, rounds: int) -> list[float]:
 
 
 def margins(round_: JudgedRound) -> tuple[float, float]:
-    """The largest length over the larger of the own one and the median, and the smallest cosine over the median where
-    that counts: both of this round alone."""
+    """Return two margins of one round: the largest length divided by the larger of the own and the median length, and
+    the smallest cosine divided by the median cosine where it counts."""
     longest, least = 0.0, math.inf
     for seen in round_.results:
         usual = median_low([one.rms for one in seen.values()])

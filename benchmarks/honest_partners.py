@@ -48,17 +48,17 @@ ABOUT = Benchmark(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HonestSetting:
-    """How the peers of a row differ from eight equal ones."""
+    """How the peers of a table row differ from eight equal ones."""
 
     round_s: int = 30
     spread: float = 1.0
-    """The slowest peer's seconds of a step. The fastest takes one second."""
+    """Seconds of a step of the slowest peer. The fastest takes one second."""
     domains: bool = False
     joiners: tuple[int, ...] = ()
-    """Peers that come in the middle of the run."""
+    """Numbers of peers that join in the middle of the run."""
     lr: float = LR
     method: tuple[str, ...] = ()
-    """Changes of the manifest."""
+    """Changes of the manifest, as `key=value`."""
 
 
 SETTINGS = {
@@ -74,20 +74,20 @@ SETTINGS = {
 
 @dataclass(slots=True)
 class HonestRun:
-    """Last loss of one swarm, and the verdicts of its peers."""
+    """The last loss of one swarm, and the verdicts of its peers about partners."""
 
     loss: float
     verdicts: Counter[str] = field(default_factory=Counter)
     refused: list[int] = field(default_factory=list)
-    """Rounds of the refusals."""
+    """Round of each refusal."""
 
     def percent(self, verdict: str) -> float:
-        """The part of the judged exchanges that had this verdict."""
+        """Return the percentage of judged exchanges with this verdict."""
         return 100 * self.verdicts[verdict] / max(1, self.verdicts.total())
 
 
 def play(setting: HonestSetting, changes: Sequence[str], seed: int, rounds: int) -> HonestRun:
-    """Play a swarm. `changes`: of the manifest. `rounds`: in which all fragments are exchanged."""
+    """Simulate a swarm. `changes`: of the manifest. `rounds`: number of rounds."""
     sync = (f"sync.sync_every={setting.round_s}", "sync.clock=seconds")
     method = resolve(parse_manifest(derive(default_text(), [*sync, *changes]).encode()).sync)
     pattern = "whole" if method.schedule == "full" else method.fragment_layout
@@ -132,13 +132,14 @@ def _swarm_setting(method: Method, layout: Layout, seed: int, rounds: int) -> Sw
 
 
 def _late(setting: HonestSetting, seconds: float) -> list[Fault]:
-    """Those that come in the middle of the run are gone before they did anything."""
+    """Return faults that keep the late joiners away until the middle of the run."""
     gone = [Fault("kill", number, at=0.5) for number in setting.joiners]
     return gone + [Fault("rejoin", number, at=seconds / 2) for number in setting.joiners]
 
 
 def summed(name: str, runs: dict[str, list[HonestRun]]) -> tuple[list[Figure], list[Cell]]:
-    """The figures of a row, and its line in the table. `runs`: by acceptance, the same seeds in the same order."""
+    """Return the figures of a row and its table row. `runs`: acceptance -> runs with the same seeds in the same
+    order."""
     verdicts = sum((run.verdicts for run in runs[CHECK]), Counter[str]())
     every = HonestRun(0.0, verdicts)
     plain = runs[FINITE]
@@ -159,7 +160,7 @@ def over(run: HonestRun, without: HonestRun) -> float:
 
 
 def error(values: Sequence[float]) -> float | None:
-    """The standard error of the mean. None: there is but one value."""
+    """Return the standard error of the mean. None: a single value."""
     return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
 
 

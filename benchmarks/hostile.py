@@ -43,7 +43,7 @@ from peer.run.model_layout import layout_for
 from peer.run.resolve import resolve
 
 RSS_MIB, WAITING, LATE_S = 64.0, 0.05, 2.0
-"""The bounds: growth, part of the trainer's time, and after a round's deadline."""
+"""Bounds: memory growth in MiB, share of the trainer's time spent waiting, seconds after a round's deadline."""
 ABOUT = Benchmark(
     "hostile",
     "How much does a hostile caller cost a peer?",
@@ -64,12 +64,12 @@ class Turn:
     began: float
     tokens_per_s: float = 0.0
     seconds_waiting: float = 0.0
-    """The trainer waits so long for exchanges."""
+    """Seconds that the trainer waited for exchanges."""
     tokens_per_training_s: float = 0.0
     attacker_cpu_s: float = 0.0
     daemon_cpu_s: float = 0.0
     who: dict[str, float] = field(default_factory=dict)
-    """CPU seconds of each of the victim's processes, and of all there is on its core."""
+    """CPU seconds of each of the victim's processes, and of its whole core."""
     rss_mb: list[float] = field(default_factory=list)
     ended: float = 0.0
 
@@ -84,7 +84,7 @@ def cpu_s(pid: int) -> float:
 
 
 def family(pid: int) -> list[int]:
-    """A process and what it started."""
+    """Return the pids of a process and its descendants."""
     found = [pid]
     for one in found:
         for task in Path(f"/proc/{one}/task").iterdir():
@@ -93,14 +93,14 @@ def family(pid: int) -> list[int]:
 
 
 def pin(pid: int, cores: set[int]) -> None:
-    """A process, what it started and what they will start."""
+    """Pin a process and its descendants to these cores. Later children inherit it."""
     for one in family(pid):
         for task in Path(f"/proc/{one}/task").iterdir():
             os.sched_setaffinity(int(task.name), cores)
 
 
 def who_worked(pid: int) -> dict[str, float]:
-    """CPU seconds so far of the victim's processes, by what they are, and of its core when it is pinned to one."""
+    """Return the CPU seconds used so far: by kind of the victim's processes, and of its core if it is pinned to one."""
     spent: dict[str, float] = defaultdict(float)
     for one in family(pid):
         words = Path(f"/proc/{one}/cmdline").read_text().split("\0")
@@ -159,7 +159,8 @@ async def play(turn: Turn, target: Target, seconds: float, liars: dict[str, Iden
 
 
 def rounds_in(journal: list[tuple[Event, float]], turn: Turn) -> list[tuple[str, float]]:
-    """(outcome, seconds after its deadline) of the rounds that ended in this turn; below 0: before it."""
+    """Return (outcome, seconds after its deadline) of the rounds that ended in this turn. Negative: before the
+    deadline."""
     deadlines = {event.round: event.deadline for event, _ in journal if isinstance(event, RoundDue)}
     within = [(e, t) for e, t in journal if isinstance(e, RoundEnded) and turn.began <= t <= turn.ended]
     return [(event.outcome, t - deadlines[event.round]) for event, t in within if event.round in deadlines]
@@ -176,7 +177,8 @@ async def ready(daemon: Daemon) -> dict[str, Any]:
 
 
 async def measure(folder: Path, seconds: float, turns: int, speed: float, own_cores: int, one: bool) -> dict[str, Any]:
-    operator = load_or_create(Home(folder / "bootstrap").identity)  # so the node may sign when the run begins
+    # with the operator's key the node may sign the run's start
+    operator = load_or_create(Home(folder / "bootstrap").identity)
     signed = write_new(folder / "run.toml", operator, SETTINGS)
     layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync))
     bootstrap, victim, partner = (Daemon(name, folder / name) for name in ("bootstrap", "victim", "partner"))
@@ -212,7 +214,7 @@ async def measure(folder: Path, seconds: float, turns: int, speed: float, own_co
 
 
 def pin_apart(victim: Daemon, own: int) -> None:
-    """The victim on the first `own` cores, everybody else, whom we started, and we on the last."""
+    """Pin the victim to the first `own` cores, and all other processes, including this one, to the rest."""
     cores = sorted(os.sched_getaffinity(0))
     assert victim.process is not None
     pin(os.getpid(), {cores[-1]})
@@ -232,8 +234,8 @@ def codes(journal: list[tuple[Event, float]]) -> dict[str, int]:
 
 
 def trainers_share(turns: list[Turn]) -> float:
-    """CPU seconds of the trainer in a second: on one core what everything else leaves it, whatever a second is worth at
-    the moment on a machine that others use too."""
+    """Return the trainer's CPU seconds per second. On one core this is what all other processes leave to it,
+    independent of how fast the core is at the moment."""
     return sum(turn.who["trainer"] for turn in turns) / sum(turn.ended - turn.began for turn in turns)
 
 

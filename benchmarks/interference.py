@@ -42,7 +42,7 @@ from peer.trainer.models.llama import first_params
 CAP = 12.5e6
 FAR_NICE = 19
 WANTED = {"100 Mbit/s": 3.0, "full speed": 15.0}
-"""Percent, at most."""
+"""Largest accepted slowdown in percent."""
 ABOUT = Benchmark(
     "interference",
     "How much slower is an inner step during an exchange?",
@@ -57,14 +57,14 @@ MODEL = (
     "train.context=128",
     "train.batch=4",
 )
-"""3.2 million parameters, of which a step takes about 0.1 s."""
+"""Settings of a model with 3.2 million parameters, whose step takes about 0.1 s."""
 
 Beside = Callable[[float], Awaitable[int]]
-"""Work for at least so many seconds; it returns the number of swaps."""
+"""Work beside the trainer for at least this many seconds. Returns the number of swaps."""
 
 
 async def train(trainer: TrainerClient, seconds: float) -> float:
-    """Mean seconds of an inner step of so long a phase, as the trainer counts them."""
+    """Return the mean seconds of an inner step over `seconds`, as the trainer counts them."""
     before = trainer.counters()
     request = WorkRequest(RoundKey(0, 0), steps=None, until=boottime() + seconds, hold=True)
     await trainer.work(request)
@@ -92,7 +92,7 @@ def encoding(ends: Pair) -> Beside:
 
 
 async def phase(trainer: TrainerClient, beside: Beside | None, seconds: float) -> tuple[float, float]:
-    """Step time, and swaps a second."""
+    """Return the step time in seconds, and the swaps per second."""
     if beside is None:
         return await train(trainer, seconds), 0.0
     began = boottime()

@@ -51,7 +51,7 @@ MARK = "<!-- Made by benchmarks/liars.py of results/liars-*.json. -->\n"
 def rows_of(
     preset: str, count: int, attacks: Iterable[str], seeds: int, rounds: int, more: list[str]
 ) -> list[list[Cell]]:
-    """Play all seeds of a preset with so many liars. Return a row for each attack."""
+    """Simulate all seeds of a preset with `count` liars. Return a table row for each attack."""
     numbers, over, out = liars_among(PEERS, count / PEERS), dict[str, list[float]](), dict[str, list[int]]()
     for seed in range(seeds):
         wish = simulation_of(seed, rounds, [*PRESETS[preset], *more])

@@ -28,7 +28,8 @@ ABOUT = Benchmark(
 
 
 def row(found: list[Found]) -> dict[str, float]:
-    """Sum up both ends in all turns, in ms. `worst_median`: over the turns, for another program may hit one."""
+    """Summarize both ends over all turns, in ms. `worst_median`: median over turns of the worst stall, because another
+    program may disturb one turn."""
     worst = [max(max(end["late_ms"]) for end in turn) for turn in found]
     late = [late for turn in found for end in turn for late in end["late_ms"]]
     seconds = statistics.median(max(end["seconds"] for end in turn) for turn in found)
@@ -43,7 +44,7 @@ def row(found: list[Found]) -> dict[str, float]:
 
 
 async def measure(codec: str, elements: int, repeats: int) -> dict[str, dict[str, float]]:
-    """The rows `swap` and `idle`."""
+    """Return the rows `swap` and `idle`."""
     swaps, idles = list[Found](), list[Found]()
     async with pair(codec, elements) as both:
         await both.swap()

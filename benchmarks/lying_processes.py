@@ -38,14 +38,14 @@ from peer.run.home import Home
 from peer.run.manifest import default_text, parse_manifest
 
 PEERS, MOST_PERCENT = 8, 2.0
-"""One liar of so many may cost so much of the loss. Fewer peers meet it more often: then there is no bound."""
+"""Number of peers with one liar, and the largest accepted increase of the loss in percent. With fewer peers, which meet
+the liar more often, there is no bound."""
 MOST_REFUSED_PERCENT = 5.0
-"""Honest peers may refuse so many of their exchanges with each other."""
+"""Largest accepted percentage of refused exchanges between honest peers."""
 ALONE, HONEST = "without it", "honest"
-"""Names of the swarms that the others are compared with. In the first the last peer is missing, in the second it is
-honest."""
+"""Names of the two control swarms: without the last peer, and with an honest last peer."""
 SETTINGS = ("sync.clock=steps", "train.eval_every=10", "train.eval_windows=512")
-"""The batch stays the default manifest's, for the check has as many windows as a batch pays for."""
+"""Settings of all swarms. The batch stays the default, because the number of windows of a check depends on it."""
 ABOUT = Benchmark(
     "lying_processes",
     "How much can a partner spoil that lies, among real processes with the real model?",
@@ -57,7 +57,7 @@ ABOUT = Benchmark(
 
 @dataclass(frozen=True, slots=True)
 class Judgements:
-    """Counts of the params that honest peers took, clipped and refused."""
+    """How many partners' params honest peers took, clipped and refused."""
 
     taken: int = 0
     clipped: int = 0
@@ -69,35 +69,35 @@ class Judgements:
 
     @classmethod
     def of(cls, judged: Iterable[PartnerJudged], refused: int) -> Judgements:
-        """Count them. `refused`: with those whose values no check had to see."""
+        """Count the verdicts. `refused`: including params that were refused before the check."""
         found = Counter(event.verdict for event in judged)
         return cls(found["taken"], found["clipped"], refused)
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedSwarm:
-    """Figures of one swarm, from the journals of its honest peers."""
+    """The numbers of one swarm, from the journals of its honest peers."""
 
     loss: float
-    """Not a number: a peer has no last loss."""
+    """Mean last loss. NaN: a peer has none."""
     of_liar: Judgements
     of_honest: Judgements
     unchecked: Counter[str]
     failed: int
-    """Rounds of the honest without an exchange, because of the partner or the line."""
+    """Rounds of honest peers that failed because of the partner or the connection."""
     off: int
-    """By how much the ledger of all does not balance."""
+    """Sum of the ledgers' imbalances."""
     seconds: float
 
     def percent_over(self, alone: PlayedSwarm) -> float:
-        """Return by how much the loss is higher, in per cent. Infinite: it is not known."""
+        """Return by how many percent the loss is higher. Infinite: unknown."""
         percent = 100 * (self.loss / alone.loss - 1)
         return percent if math.isfinite(percent) else math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class LyingSwarms:
-    """The swarms of one call."""
+    """The swarms of one run of the benchmark."""
 
     peers: int
     rounds: int
@@ -107,7 +107,7 @@ class LyingSwarms:
     played: dict[str, PlayedSwarm] = field(default_factory=dict)
 
     def plan(self, part: str, home: Path) -> SwarmPlan:
-        """Return the plan of a swarm in which the last peer has this part."""
+        """Return the plan of a swarm whose last peer has this role."""
         text = derive_manifest(
             default_text(),
             preset=None,
@@ -124,7 +124,7 @@ class LyingSwarms:
         return SwarmPlan(peers=peers, manifest=text, home=home, seed=self.seed, setups=PeerSetups(attacks=attacks))
 
     def play(self, part: str) -> None:
-        """Play a swarm. Raises SwarmFailed when a peer ends badly."""
+        """Run a swarm. Raises SwarmFailed if a peer ends with an error."""
         home, began = Path(tempfile.mkdtemp(prefix="lying-")), time.monotonic()
         plan = self.plan(part, home)
         report = asyncio.run(Swarm(plan, say).run())
@@ -135,7 +135,7 @@ class LyingSwarms:
 
 
 def outcome(report: dict[str, Any], plan: SwarmPlan, seconds: float) -> PlayedSwarm:
-    """Read the journals of a swarm's honest peers."""
+    """Return the numbers of a swarm from its honest peers' journals."""
     rows = {number: row for number, row in enumerate(report["peers"], 1) if number not in plan.setups.attacks}
     liars = {row["peer_id"] for number, row in enumerate(report["peers"], 1) if number not in rows}
     run_id = bytes.fromhex(report["run_id"])

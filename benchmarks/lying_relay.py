@@ -1,7 +1,8 @@
-"""A box in front of a relay that spoils circuits and nothing else: a relay that lies, for the two ends of a circuit.
+"""A box in front of a relay that corrupts circuits and nothing else. To the two ends of a circuit it looks like a lying
+relay.
 
-It stands in the relay's network namespace, where nft hands it the connections to the relay's port. The relay sees the
-caller's own host, with another port. What begins with TLS passes untouched."""
+The box runs in the relay's network namespace, where nftables redirects connections to the relay's port to it. The relay
+sees the caller's own address with another port. Direct TLS connections pass unchanged."""
 
 from __future__ import annotations
 
@@ -33,50 +34,50 @@ table inet box {
   }
 }
 """
-"""Callers come to the box, and what the relay answers comes to it too, for it bears its callers' addresses."""
+"""nftables rules: connections of callers go to the box, and so do the relay's answers, because the box uses its
+callers' addresses."""
 CHUNK = 2**16
 DELAY_S = 5.0
 DROP_AFTER = 20_000
-"""Bytes of a circuit after which a box that drops hangs up."""
+"""Bytes after which a box that drops closes a circuit."""
 LEAST = 512
-"""Bytes of a chunk that counts as use of a circuit, and of one that is spoilt: more than a keep-alive."""
+"""Least size of a chunk that counts as use of a circuit and is corrupted. Larger than a keep-alive."""
 
 
 @dataclass(eq=False)
 class Circuit:
-    """One end of a circuit. `to_relay`: what it sends goes there."""
+    """One end of a circuit. `to_relay`: stream on which its bytes are passed to the relay."""
 
     host: str
     to_relay: asyncio.StreamWriter
     calls: bool = False
-    """Whether it is the caller's end. It sends the first message of TLS. A peer is called without its
-    will."""
+    """Whether it is the caller's end, which sends the first TLS message. A called peer has not chosen the relay."""
     passed: int = 0
-    """Bytes since the lies began."""
+    """Bytes passed since the lies began."""
     noted_at: float = 0.0
 
 
 @dataclass
 class LyingBox:
-    """`uses`: when a home's circuit passed bytes under the lie, at most once a second, whose host, and whether it
-    calls."""
+    """The box. `uses`: (time, host, whether it calls) of circuits that passed bytes under the lie, recorded at most
+    once per second."""
 
     lie: str
     lies_from: float = float("inf")
     """Seconds since the epoch."""
     uses: list[tuple[float, str, bool]] = field(default_factory=list)
     spoilt: int = 0
-    """Bytes of circuits that came since the lies began."""
+    """Bytes received on circuits since the lies began."""
     _circuits: list[Circuit] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def begin(self) -> None:
-        """Lie from now on, on circuits that are open already too."""
+        """Start to lie, on open circuits too."""
         self.lies_from = time.time()
 
     @contextlib.asynccontextmanager
     async def beside(self, namespace: str, public: str, port: int) -> AsyncIterator[None]:
-        """Stand in front of the relay that listens at this address."""
+        """Run the box in front of the relay that listens at this address."""
         rules = RULES.replace("PORT", str(port)).replace("BOX", str(BOX_PORT))
         run("ip", "netns", "exec", namespace, "nft", "-f", "-", given=rules)
         run("ip", "-n", namespace, "rule", "add", "fwmark", "1", "lookup", "100")
@@ -140,7 +141,7 @@ class LyingBox:
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, circuit: Circuit | None, *, outward: bool
     ) -> None:
-        """Pass bytes on. At the end it raises EOFError, which ends the other direction too."""
+        """Pass bytes on in one direction. Raises EOFError at the end, which ends the other direction too."""
         late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(1024)
         async with asyncio.TaskGroup() as group:
             group.create_task(_deliver(late, writer))
@@ -151,7 +152,8 @@ class LyingBox:
                     await late.put((0.0, chunk))
                     continue
                 self._note(circuit, len(chunk))
-                if not outward and self.lie != "drop":  # what both ends' boxes flip is right again
+                # flip in one direction only: a bit flipped at both ends of the circuit is right again
+                if not outward and self.lie != "drop":
                     await late.put((0.0, chunk))
                 elif self.lie == "delay":
                     await late.put((time.monotonic() + DELAY_S, chunk))
@@ -175,7 +177,7 @@ class LyingBox:
             self.uses.append((now, circuit.host, circuit.calls))
 
     def _another(self, circuit: Circuit) -> Circuit | None:
-        """Return an end of another home, if there is one: what this one sends goes out as that one's."""
+        """Return an end of another home's circuit, as which this one's bytes are sent. None: there is none."""
         return next((other for other in self._circuits if other.host != circuit.host), None)
 
 

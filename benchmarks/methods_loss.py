@@ -56,16 +56,17 @@ ALONE = "none"
 PEERS, LAYERS, SYNC_EVERY, CONTEXT, BATCH = 4, 2, 20, 64, 2
 SEEDS = (0, 1, 2)
 GROWTH = 1.1
-"""`growth_lr` of `qsr` over the peak learning rate: the paper's for AdamW, and the preset's at the default rate."""
+"""`growth_lr` of `qsr` divided by the peak learning rate: the paper's value for AdamW, which gives the preset's at the
+default rate."""
 STEP_SECONDS = 1.0
 METHODS: dict[str, dict[str, Any]] = {name: {"sync.preset": name} for name in (ALONE, *PRESETS)}
-"""The methods, in the order in which they are played, and their settings."""
+"""Method -> its settings, in the order of playing."""
 METHODS["diloco+muon"] = {"sync.preset": "diloco", "optimizer.kind": "muon"}
 METHODS["eager-with-momentum"] = {"sync.preset": "eager", "sync.outer_momentum": "0.5"}
 METHODS["eager-at-0.4"] = METHODS["eager-with-momentum"] | {"sync.outer_lr": "0.4"}
 EVAL_WINDOWS = 256
 NEVER = 10**6
-"""Rounds between two evaluations of a run that is evaluated at its begin and end alone."""
+"""Rounds between evaluations for a run that is evaluated only at its beginning and end."""
 Record = dict[str, Any]
 
 
@@ -74,7 +75,7 @@ class LossRun:
     """One swarm from the first parameters to its last round."""
 
     exchanges: int
-    """Periods of `SYNC_EVERY` steps: exchanges of a fragment, where rounds do not grow."""
+    """Number of periods of `SYNC_EVERY` steps, which is the number of exchanges of a fragment if rounds do not grow."""
     method: str
     lr: float
     seed: int
@@ -129,7 +130,7 @@ class TextTrainer(VirtualTrainer):
 
 
 def play(run: LossRun, corpus: Corpus) -> Record:
-    """Return the record of a run."""
+    """Play a run and return its record."""
     began, manifest = time.monotonic(), run.manifest
     swarm = run_virtual(_swarm(run, manifest, corpus))
     method, events = swarm.method, [event for peer in swarm.peers for event in peer.events]
@@ -194,7 +195,7 @@ def kept() -> list[Record]:
 
 
 def play_on(runs: Sequence[LossRun], minutes: float) -> None:
-    """Play the runs that are missing, one by one."""
+    """Play the missing runs one by one, for at most `minutes`."""
     ends = time.monotonic() + 60 * minutes
     corpus = load_corpus(parse_manifest(default_text().encode()).data, None, CONTEXT)
     RUNS.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +213,7 @@ def play_on(runs: Sequence[LossRun], minutes: float) -> None:
 
 
 def by_rate(records: Sequence[Record], method: str) -> dict[float, list[Record]]:
-    """Return a method's runs by learning rate, those of a seed each in order. Rates that lack a seed are left out."""
+    """Return learning rate -> a method's runs, ordered by seed. Rates that lack a seed are left out."""
     found: dict[float, list[Record]] = {}
     for record in sorted(records, key=lambda one: (one["lr"], one["seed"])):
         if record["method"] == method:
@@ -231,7 +232,7 @@ def best(records: Sequence[Record], method: str) -> list[Record]:
 
 
 def differences(records: Sequence[Record], method: str) -> list[float]:
-    """Return by how many percent the loss of a method lies above that of no exchange, seed by seed. Each has its best
+    """Return for each seed by how many percent the loss of a method is above that of no exchange. Each uses its best
     learning rate."""
     pairs = zip(best(records, method), best(records, ALONE), strict=True)
     return [100 * (mean_loss([one]) / mean_loss([alone]) - 1) for one, alone in pairs]

@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-if not __package__:  # run as a file: its folder would hide modules of Python
+if not __package__:  # run as a file: its folder on the path would shadow standard modules
     sys.path[0] = str(Path(__file__).parent.parent)
 
 from benchmarks.nat_network import dropped, home_site, internet, open_site
@@ -34,7 +34,7 @@ from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 
 LEAST_PARTICIPATION, LEAST_PUNCHED = 0.95, 0.8
 LEAST_SHORT, LEAST_SHORT_PUNCHED = 0.75, 0.5
-"""A short run keeps these bounds when it loses one pair of six."""
+"""Bounds of a short run, which allow the loss of one pair of six."""
 NATS = ("endpoint-independent", "symmetric", "mixed", "none")
 ABOUT = Benchmark(
     "nat",
@@ -94,7 +94,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def between_homes(report: dict[str, Any]) -> dict[str, int]:
-    """Count the exchanges in which both ends are homes, by path."""
+    """Return path -> number of exchanges in which both ends are homes."""
     counts = dict.fromkeys(PATHS, 0)
     for met, times in report["meetings"].items():
         one, other, path = met.split()
@@ -104,7 +104,7 @@ def between_homes(report: dict[str, Any]) -> dict[str, int]:
 
 
 def homes(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what the report tells of each home."""
+    """Return the report's entries of the homes."""
     return [one for name, one in report["peers"].items() if name.startswith("home")]
 
 

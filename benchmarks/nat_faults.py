@@ -52,16 +52,16 @@ from peer.observe.events import Event, RelayLeft, RoundDue, RoundEnded
 FAULTS = (Code.UNREACHABLE, Code.SILENT, Code.BROKEN, Code.LATE, Code.SLOW)
 NODES = ("node1", "node2", "node3")
 LARGE = ("model.hidden_size=128", "model.intermediate_size=352")
-"""400 kB a payload with the codec of noloco."""
+"""Settings of a model with payloads of 400 kB in noloco's codec."""
 UPLOAD = ("--max-upload", "100000")
 """Upload cap of each home, bytes per second. A payload takes 4 s at it."""
 IN_THE_MIDDLE_S = 1.5
-"""After the moment when a round is due."""
+"""Seconds after a round's due moment at which the relay is killed."""
 AWAY_S = 1.0
 SILENT, STRANGERS = 1000, 4
 MOST_GROWTH_MIB = 64
 LEFT_AFTER = 2
-"""Rounds in which a home may call over a relay that lies. Others call it until each of them has found out."""
+"""Most rounds in which a home may call over a lying relay. Other homes may call it until each has found out."""
 Journal = Sequence[tuple[float, Event]]
 ABOUT = Benchmark(
     "nat_faults",
@@ -75,9 +75,9 @@ ABOUT = Benchmark(
 
 @contextlib.contextmanager
 def closed_swarm(given: argparse.Namespace, rounds: int, *extra: Site) -> Iterator[tuple[NatSwarm, dict[str, str]]]:
-    """Homes that only relays connect, and three bootstrap nodes. `extra`: hosts on which nothing runs yet.
+    """Make homes that can meet only over relays, and three bootstrap nodes. `extra`: further hosts without processes.
 
-    With the swarm comes the namespace of each host."""
+    Yield the swarm and the namespace of each host."""
     nodes = [open_site(name, number) for number, name in enumerate(NODES, 1)]
     homes = [home_site(number, symmetric=True) for number in range(1, given.homes + 1)]
     with internet([*nodes, *homes, *extra]) as hosts, tempfile.TemporaryDirectory(prefix="peer-nat-") as folder:
@@ -98,7 +98,7 @@ def closed_swarm(given: argparse.Namespace, rounds: int, *extra: Site) -> Iterat
 
 @dataclass
 class Kill:
-    """`at`: seconds since the epoch. `circuits`: that the relay had."""
+    """One kill. at: seconds since the epoch. circuits: number of circuits that the relay had."""
 
     relay: str
     at: float
@@ -107,7 +107,7 @@ class Kill:
 
 
 async def kill_relays(swarm: NatSwarm, times: int, killed: list[Kill]) -> None:
-    """Kill the busiest node in the middle of a round's swaps, so many times, and wait each time until it is back."""
+    """Kill the busiest node `times` times in the middle of a round's swaps, each time waiting until it is back."""
     watched, last = next(iter(swarm.peers)), -1
     for _ in range(times):
         last = await swarm.next_round(watched, last)
@@ -151,7 +151,7 @@ def play_killed(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def rounds_of(journal: Journal) -> Iterator[tuple[float, float, RoundEnded]]:
-    """Yield of each round when it was due, when it ended, and its end."""
+    """Yield (due, end, event) of each ended round."""
     due = {event.round: at for at, event in journal if isinstance(event, RoundDue)}
     for at, event in journal:
         if isinstance(event, RoundEnded) and event.round in due:
@@ -162,7 +162,7 @@ def rounds_of(journal: Journal) -> Iterator[tuple[float, float, RoundEnded]]:
 
 
 def play_lie(given: argparse.Namespace, lie: str) -> dict[str, Any]:
-    """Play a run in which the circuits of the node that carries most are spoilt from round 2 on."""
+    """Run a swarm in which the circuits of the busiest node are corrupted from round 2 on."""
     boxes = {name: LyingBox(lie) for name in NODES}
     with closed_swarm(given, given.rounds or 9) as (swarm, hosts):
         asyncio.run(_play_behind_boxes(swarm, hosts, boxes))
@@ -184,7 +184,7 @@ def play_lie(given: argparse.Namespace, lie: str) -> dict[str, Any]:
 
 
 async def _play_behind_boxes(swarm: NatSwarm, hosts: dict[str, str], boxes: dict[str, LyingBox]) -> None:
-    """Play with a box in front of every node, for nobody knows yet which one will carry most."""
+    """Run the swarm with a box in front of every node, because the busiest is not known in advance."""
 
     async def lie() -> None:
         await swarm.next_round(next(iter(swarm.peers)), 1)
@@ -203,8 +203,8 @@ async def _play_behind_boxes(swarm: NatSwarm, hosts: dict[str, str], boxes: dict
 def _under_the_lie(
     journal: Journal, since: float, uses: list[tuple[float, bool]], relay: str, round_s: float
 ) -> dict[str, Any]:
-    """Tell what one home did with a relay that lied from then on. Rounds of the lies count from 1, and each begins a
-    quarter before it is due: then offers open. `uses`: when, and whether it called; else others called it."""
+    """Return what one home did with a relay that lied since `since`. Rounds count from 1, and each begins a quarter
+    before it is due, when offers open. `uses`: (time, whether the home called)."""
     begun = [at - round_s / 4 for at, event in journal if isinstance(event, RoundDue) and at >= since]
     by_round = {
         which: Counter(max(1, sum(start <= at for start in begun)) for at, calls in uses if calls == which)
@@ -232,7 +232,7 @@ def _under_the_lie(
 
 
 def play_silent(given: argparse.Namespace) -> dict[str, Any]:
-    """Play a run in which strangers hold many connections to one relay that trains."""
+    """Run a swarm in which strangers hold many connections to one training relay."""
     relay = open_site("relay", 40)
     strangers = [open_site(f"stranger{k}", 50 + k) for k in range(1, STRANGERS + 1)]
     seen: Counter[str] = Counter()
@@ -252,7 +252,7 @@ def play_silent(given: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _hold(swarm: NatSwarm, strangers: list[str], host: str, seen: Counter[str]) -> None:
-    """Open the connections, open each again that is closed, and watch the relay's memory."""
+    """Open the connections, reopen closed ones, and record the relay's memory."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     pid = swarm.peers["relay"].pid
@@ -261,14 +261,14 @@ async def _hold(swarm: NatSwarm, strangers: list[str], host: str, seen: Counter[
         for number in range(SILENT):
             group.create_task(_stay_silent(strangers[number % len(strangers)], host, seen))
         while True:
-            with contextlib.suppress(OSError):  # its process has ended
+            with contextlib.suppress(OSError):  # the relay's process has ended
                 seen["most_bytes"] = max(seen["most_bytes"], resident_bytes(pid))
             seen["most_open"] = max(seen["most_open"], seen["opened"] - seen["closed"])
             await asyncio.sleep(0.2)
 
 
 async def _stay_silent(namespace: str, host: str, seen: Counter[str]) -> None:
-    """Connect and wait until the relay hangs up, again and again."""
+    """Connect and wait until the relay closes the connection, repeatedly."""
     loop = asyncio.get_running_loop()
     while True:
         with inside(namespace):

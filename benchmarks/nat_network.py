@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CORE, CORE_6 = "100.127.0.1", "fe80::1"
-"""The next hop of every site that lies in no other."""
+"""The next hop of every site that is not inside another."""
 SITE_6 = "fe80::2"
 RULES = """
 table ip nat {
@@ -49,39 +49,39 @@ NEW_NETWORK = 0x40000000  # CLONE_NEWNET of <sched.h>
 
 @dataclass(frozen=True)
 class Site:
-    """`public`: its IPv4 address on the internet; empty: it has none. `homes`: addresses behind its router."""
+    """A site of the simulated internet. public: its IPv4 address; empty: none. homes: addresses behind its router."""
 
     name: str
     public: str
     homes: tuple[str, ...] = ()
     symmetric: bool = False
-    """Whether the router draws a new port for each connection."""
+    """Whether the router picks a new port for each connection (symmetric NAT)."""
     network6: str = ""
     """The first 64 bits of its IPv6 addresses, such as `2600:7:0:0`. A home with the last octet 2 has `::2`."""
     gateway: str = "192.168.7.1"
     """The router's address in the network behind it, of 24 bits. Homes are in that network."""
     inside: str = ""
-    """Name of the site, earlier in the list, in whose network this one lies."""
+    """Name of an earlier site in whose network this one is. Empty: directly on the internet."""
 
 
 def home_site(number: int, *, symmetric: bool = False, four: bool = True, six: bool = False, homes: int = 1) -> Site:
-    """Return the site of a home, far from that of every other number."""
+    """Return the site of a home, in an address block of its own."""
     inside = tuple(f"192.168.7.{last}" for last in range(2, 2 + homes))
     return Site(f"home{number}", f"60.{number}.0.1" * four, inside, symmetric, f"2600:{number:x}:0:0" * six)
 
 
 def open_site(name: str, number: int, *, four: bool = True, six: bool = False) -> Site:
-    """Return the site of a host that lets everything in."""
+    """Return the site of a host that accepts all connections."""
     return Site(name, f"61.{number}.0.1" * four, network6=f"2610:{number:x}:0:0" * six)
 
 
 def run(*command: str, given: str | None = None) -> str:
-    """Run a command to its end, and return what it prints. Raises CalledProcessError."""
+    """Run a command and return its output. Raises CalledProcessError."""
     return subprocess.run(command, check=True, capture_output=True, text=True, input=given, timeout=30).stdout
 
 
 def why_not(*tools: str) -> str:
-    """Return why this machine cannot make such networks, or has not these `tools`. Empty: it can."""
+    """Return why this machine cannot make such networks or lacks one of `tools`. Empty: it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "network namespaces take Linux and root"
     if missing := [tool for tool in ("ip", "nft", "sysctl", *tools) if shutil.which(tool) is None]:
@@ -95,7 +95,7 @@ def why_not(*tools: str) -> str:
 
 @contextlib.contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """Let this thread make sockets in a namespace. Other threads stay where they are."""
+    """Enter a namespace in this thread, for making sockets. Other threads are not affected."""
     libc = ctypes.CDLL(None, use_errno=True)
     with Path("/run/netns", namespace).open() as there, Path("/proc/thread-self/ns/net").open() as back:
         if libc.setns(there.fileno(), NEW_NETWORK) != 0:
@@ -107,7 +107,7 @@ def inside(namespace: str) -> Iterator[None]:
 
 
 class Namespaces:
-    """Makes namespaces and links between them. What is made is gone after `close`."""
+    """Makes namespaces and links between them. `close` removes them."""
 
     def __init__(self) -> None:
         self._tag = os.getpid() % 100000
@@ -148,7 +148,7 @@ class Namespaces:
 
 @contextlib.contextmanager
 def internet(sites: Sequence[Site]) -> Iterator[dict[str, str]]:
-    """Make the sites, and yield the namespace of each host: by the site's name, or by `SITE/HOME` behind a router.
+    """Make the sites. Yield host -> namespace: named after the site, or `SITE/HOME` behind a router.
 
     The name of a site with homes is its router's."""
     spaces = Namespaces()
@@ -173,7 +173,7 @@ def internet(sites: Sequence[Site]) -> Iterator[dict[str, str]]:
 
 
 def dropped(router: str) -> int:
-    """Return how many packets a router did not let in."""
+    """Return the number of packets that a router has dropped."""
     rules = run("ip", "netns", "exec", router, "nft", "list", "table", "inet", "filter").split()
     return sum(int(rules[place + 1]) for place, word in enumerate(rules) if word == "packets")
 

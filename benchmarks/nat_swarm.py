@@ -1,4 +1,4 @@
-"""Swarms of real daemons in network namespaces, and what their journals tell when they are over."""
+"""Swarms of real daemons in network namespaces, and reports from their journals."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from peer.run.ticket import Ticket
 
 PATHS = ("direct", "mapped", "punched", "relayed")
 DHT_PORT, PORT = 4810, 4811
-"""Ports of the nodes that can be dialled: of the directory, and of exchanges. A relay's circuits come in at the
-second."""
+"""Ports of nodes that can be dialled: of the directory and of exchanges. Circuits of a relay arrive at the second."""
 SMALL = (
     "model.hidden_size=32",
     "model.intermediate_size=64",
@@ -38,24 +37,24 @@ SMALL = (
     "train.eval_every=1000",
     "train.eval_windows=8",
 )
-"""A model that hardly takes a processor: what counts here is the network. So no payload is refused for what it says
-either, as that of such a model would be now and then."""
+"""Settings of a model that needs little CPU, because the network is tested. The check is off, since it would refuse
+payloads of such a model now and then."""
 STEP_S = 0.5
 """Least seconds of an inner step, so that many trainers of one machine leave the processor to their daemons."""
 START_S, EACH_START_S = 60.0, 20.0
-"""Seconds that a swarm, and each process of it, may take to start on two busy cores."""
+"""Startup timeout in seconds: of the swarm, and for each process in addition, on two busy cores."""
 LEAVE_S = 20.0
 
 
 @dataclass
 class PlacedDaemon(Daemon):
-    """A daemon in a namespace, started again with the arguments of its first start."""
+    """A daemon in a namespace, restarted with the arguments of its first start."""
 
     namespace: str = ""
     options: tuple[str, ...] = ()
-    """Further ones of its command."""
+    """Further options of its command."""
     kills: list[tuple[float, float]] = field(default_factory=list)
-    """When it was killed and when it was back, seconds since the epoch."""
+    """(killed, restarted) times in seconds since the epoch."""
     first_started_at: float = 0.0
     _again: tuple[str, ...] = ()
 
@@ -71,7 +70,7 @@ class PlacedDaemon(Daemon):
         self._again, self.first_started_at = arguments, self.first_started_at or self.started_at
 
     async def kill_and_restart(self, away_s: float) -> None:
-        """SIGKILL, wait, and start again under the same home."""
+        """Send SIGKILL, wait `away_s` seconds, and start again with the same home."""
         killed_at = time.time()
         self.kill()
         await self.wait()
@@ -91,7 +90,7 @@ class PlacedDaemon(Daemon):
 
 @dataclass(frozen=True)
 class Run:
-    """The run that a swarm trains, and its length. `round_s`: seconds from one round to the next, of any fragment."""
+    """The run of a swarm. `round_s`: seconds from one round to the next, of any fragment."""
 
     preset: str = "noloco"
     rounds: int = 20
@@ -108,10 +107,10 @@ class Run:
 
 
 class NatSwarm:
-    """One run. All lies under `home`, and stays there.
+    """One swarm. Its files are in `home` and stay there.
 
-    `nodes`: the namespace of each bootstrap node, by its name; the first has the operator's key. `places`: of each
-    peer. `late`: so many peers, the last ones, come one after another once the others train."""
+    nodes: bootstrap node -> namespace; the first has the operator's key. places: peer -> namespace. late: how many of
+    the last peers join one by one after the others train."""
 
     def __init__(self, home: Path, run: Run, nodes: dict[str, str], places: dict[str, str], late: int = 0) -> None:
         self.run = run
@@ -132,7 +131,7 @@ class NatSwarm:
         self.everybody[name].options += options
 
     async def start(self) -> None:
-        """Start all. Raises SwarmFailed when a bootstrap node does not come up."""
+        """Start all processes except late peers. Raises SwarmFailed if a bootstrap node does not start."""
         manifest, operator = self.home / "run.toml", load_or_create(Home(next(iter(self.nodes.values())).home).identity)
         begin = [name for name in self.peers if name not in self.late]
         self._signed = sign_text(self.run.manifest(len(begin)), operator, manifest)
@@ -148,13 +147,13 @@ class NatSwarm:
         await start_peer(daemon, first, threads=1, speed=1.0, min_peers=min_peers, more=more, where=())
 
     async def join_late(self) -> None:
-        """Start those who come late, each when the one before it trains."""
+        """Start the late peers, each after the one before it trains."""
         for name in self.late:
             await self._start(name, 1)
             await self.trains()
 
     async def trains(self) -> None:
-        """Wait until all that were started train. Raises AssertionError with the last words of one that does not."""
+        """Wait until all started peers train. Raises AssertionError with the end of a log if one does not."""
         deadline = time.monotonic() + START_S + EACH_START_S * len(self.peers)
         while True:
             started = {name: daemon for name, daemon in self.peers.items() if daemon.process is not None}
@@ -171,8 +170,8 @@ class NatSwarm:
             await asyncio.sleep(0.5)
 
     async def play(self, *beside: Coroutine[Any, Any, None]) -> None:
-        """Start all, wait until all peers have ended, and end everything. `beside`: what happens meanwhile, from when
-        every peer trains; it is cancelled when they have ended."""
+        """Start all, wait until all peers have ended, and end everything. `beside`: coroutines that run from when all
+        peers train; cancelled at the end."""
         helpers: list[asyncio.Task[None]] = []
         try:
             await self.start()
@@ -200,11 +199,11 @@ class NatSwarm:
     # -- during and afterwards ---------------------------------------------------------------------------------------
 
     def names(self) -> dict[str, str]:
-        """Return the names of all by peer id."""
+        """Return peer id -> name."""
         return {daemon.peer_id: name for name, daemon in self.everybody.items()}
 
     def journal(self, name: str) -> list[tuple[float, Event]]:
-        """Read what a peer has journaled so far, with times in seconds since the epoch."""
+        """Return a peer's journal so far, with times in seconds since the epoch."""
         assert self._signed is not None
         return journal_events(Home(self.peers[name].home).run(self._signed.run_id))
 
@@ -217,7 +216,7 @@ class NatSwarm:
             await asyncio.sleep(0.2)
 
     def accounts(self) -> dict[str, PeerAccount]:
-        """Read what each peer left."""
+        """Return each peer's account, from its home."""
         assert self._signed is not None
         return {
             name: account(daemon, daemon.peer_id, None, self._signed, self._began)
@@ -225,7 +224,7 @@ class NatSwarm:
         }
 
     def report(self) -> dict[str, Any]:
-        """Tell what came of the run, counted from outside, with the names of the peers."""
+        """Return the report of the swarm, counted from outside, with the names of the peers."""
         assert self._signed is not None
         accounts = self.accounts()
         kills = [
@@ -262,13 +261,13 @@ class NatSwarm:
 
 
 def _known(tickets: Sequence[str]) -> tuple[str, ...]:
-    """The options that name the nodes of these tickets."""
+    """Return the options that name the nodes of these tickets."""
     addresses = itertools.chain(*(Ticket.decode(ticket).addresses for ticket in tickets))
     return tuple(itertools.chain(*(("--initial-peers", address) for address in addresses)))
 
 
 def dialled_at() -> tuple[str, ...]:
-    """The options of a daemon that others dial at fixed ports."""
+    """Return the options of a daemon with fixed ports."""
     hosts = (f"/ip4/0.0.0.0/tcp/{DHT_PORT}", f"/ip6/::/tcp/{DHT_PORT}")
     return (*itertools.chain(*(("--host-maddrs", host) for host in hosts)), "--port", str(PORT))
 
@@ -278,7 +277,7 @@ def ended(one: PeerAccount) -> list[RoundEnded]:
 
 
 def path_of(event: RoundEnded) -> str:
-    """Return the path of an exchanged round. A journal that tells none is of a program that knew only direct ones."""
+    """Return the path of an exchanged round. Journals of older programs name none: direct."""
     return event.path or "direct"
 
 
@@ -287,16 +286,16 @@ def meetings_of(name: str, event: RoundEnded, names: dict[str, str]) -> list[str
 
 
 def first_exchange_s(daemon: PlacedDaemon, one: PeerAccount) -> float | None:
-    """Return the seconds from its start to the end of its first exchange. None: it had none."""
+    """Return the seconds from a daemon's start to the end of its first exchange. None: it had none."""
     moments = [at for at, event in one.events if isinstance(event, RoundEnded) and event.outcome == "exchanged"]
     return round(moments[0] - daemon.first_started_at, 1) if moments else None
 
 
 def peer_report(daemon: PlacedDaemon, one: PeerAccount, names: dict[str, str]) -> dict[str, Any]:
-    """Tell what became of one peer's rounds."""
+    """Return the report of one peer's rounds."""
     told = [event for _, event in one.events]
     ends = ended(one)
-    others = sum(isinstance(event, RoundMissed) for event in told)  # one that was sat out is missed, too
+    others = sum(isinstance(event, RoundMissed) for event in told)  # a round that was sat out counts as missed too
     due = sum(isinstance(event, RoundDue) for event in told)
     reach = [event for event in told if isinstance(event, ReachabilityChanged)]
     book = one.book
@@ -314,7 +313,7 @@ def peer_report(daemon: PlacedDaemon, one: PeerAccount, names: dict[str, str]) -
 
 
 def complaints(report: dict[str, Any]) -> list[str]:
-    """List what should not be so in any run, whatever the network lets through."""
+    """Return violations that no run may have, whatever the network does."""
     wrong = [f"{name}: exit {one['exit']}" for name, one in report["peers"].items() if one["exit"] != 0]
     lost = {name: n for name, one in report["peers"].items() if (n := one["due_without_end"])}
     wrong += [f"{name}: {n} due rounds have no end" for name, n in lost.items()]
@@ -322,7 +321,7 @@ def complaints(report: dict[str, Any]) -> list[str]:
 
 
 def children(pid: int) -> Sequence[int]:
-    """Return the processes that this one started, and theirs."""
+    """Return the pids of all descendants of a process."""
     try:
         named = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:

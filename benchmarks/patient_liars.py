@@ -46,18 +46,18 @@ ABOUT = Benchmark(
 MOST = SLACK * CAP * APART
 LIAR = 4
 SPREAD = 0.2
-"""Standard deviation of the logarithm of honest work from round to round."""
+"""Standard deviation of the logarithm of an honest peer's work from round to round."""
 TOKENS = 1000
 WHOLE_CAP = 1.001
-"""One, and rounding."""
+"""1 plus rounding: the radius reached the cap."""
 HEARD = 0.25
-"""A larger share of liars is more than half of 16 partners now and then, and then the claims of tokens count."""
+"""With a larger share, liars are sometimes more than half of the last 16 partners, and their claimed tokens count."""
 SHARES = {"1 of 7 partners": 1 / 7, "3 of 7 partners": 3 / 7, "every partner": 1.0}
 
 
 def remembered(share: float, claims: float, rounds: int, seed: int = 1) -> list[float]:
-    """Return the radius of each round over the largest work of the last 16. Liars are so large a share of the partners,
-    and claim so many times our tokens."""
+    """Return the radius of each round divided by the largest work of the last 16. `share`: of liars among partners.
+    `claims`: tokens that they claim, as a multiple of ours."""
     rng, memory, work, found = random.Random(seed), ClipMemory(), deque[float](maxlen=REMEMBERED), list[float]()
     for _ in range(rounds):
         work.append(math.exp(rng.gauss(0.0, SPREAD)))
@@ -69,13 +69,13 @@ def remembered(share: float, claims: float, rounds: int, seed: int = 1) -> list[
 
 
 def _push(key: RoundKey, own: Tensor, outer: Tensor) -> Tensor:
-    """Always in the same direction, as far as values are decoded."""
+    """Push always in the same direction, as far as values can be decoded."""
     direction = torch.ones_like(own)
     return own.add(direction, alpha=NEAR_THE_LIMIT * FAR * rms(own))
 
 
 def played(lie: Lie | None, acceptance: str, rounds: int, settings: list[str]) -> list[SimulatedSwarm]:
-    """Play the swarm. Without a lie: that of the honest alone."""
+    """Simulate the swarm. `lie` None: without the liar."""
     wish = simulation_of(1, rounds, ["sync.preset=gossip", f"sync.acceptance={acceptance}", *settings])
     roles, swarms = ALL_HONEST, list[SimulatedSwarm]()
     if lie is None:
@@ -88,14 +88,14 @@ def played(lie: Lie | None, acceptance: str, rounds: int, settings: list[str]) -
 
 
 def judged(swarm: SimulatedSwarm, liar: str) -> Iterable[list[events.PartnerJudged]]:
-    """The judgements of each honest peer, in their order."""
+    """Yield each honest peer's judgements in order."""
     for peer in swarm.peers:
         if peer.peer_id != liar:
             yield [event for event in peer.events if isinstance(event, events.PartnerJudged)]
 
 
 def widest(each: Iterable[list[events.PartnerJudged]]) -> float:
-    """The largest radius over the largest own work of the last exchanges."""
+    """Return the largest radius divided by the largest own work of the last exchanges."""
     found = 0.0
     for seen in each:
         work = deque[float](maxlen=REMEMBERED)
@@ -106,12 +106,12 @@ def widest(each: Iterable[list[events.PartnerJudged]]) -> float:
 
 
 def last_work(each: Iterable[list[events.PartnerJudged]]) -> float:
-    """The mean of the own work in the last exchanges."""
+    """Return the mean of the own work in the last exchanges."""
     return statistics.fmean(event.work for seen in each for event in seen[-REMEMBERED:])
 
 
 def in_swarms(rounds: int, settings: list[str]) -> tuple[list[Figure], Table]:
-    """Play each lie, with the check and without it."""
+    """Simulate each lie, with and without the check."""
     figures, rows = list[Figure](), list[list[Cell]]()
     for acceptance in (CHECK, CLIP):
         (alone,) = played(None, acceptance, rounds, settings)

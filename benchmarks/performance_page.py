@@ -1,6 +1,6 @@
-"""Make docs/reference/performance.md of the results in `results/`.
+"""Makes docs/reference/performance.md from the results in `results/`.
 
-`python -m tests.generated --write` writes the page, and `make lint` says when it is not current."""
+`python -m tests.generated --write` writes the page, and `make lint` reports when it is not current."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ tree after it. `git show 4e4b9f2:benchmarks/NAME.py` prints one, and it runs in 
 
 
 def page(folder: Path = RESULTS, scripts: Path = SCRIPTS) -> str:
-    """The page of the results in a folder, and of the benchmarks in another one."""
+    """Return the page for the results in a folder and the benchmarks in another."""
     results = _read(folder)
     return "\n".join([INTRO, _benchmarks(scripts, results), *map(_section, results)]).rstrip() + "\n"
 
@@ -49,21 +49,21 @@ def _read(folder: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What the source of a benchmark says about it."""
+    """What the source of a benchmark says about itself."""
 
     about: Benchmark
     bound: str
-    """The bounds and the time it takes, from the docstring."""
+    """The bounds and the duration, from the docstring."""
 
 
 @functools.cache
 def scripts_in(folder: Path = SCRIPTS) -> list[Script]:
-    """Read every benchmark of a folder. None is imported: that would take seconds and packages."""
+    """Read every benchmark in a folder without importing it, which would take seconds and packages."""
     return [found for file in sorted(folder.glob("*.py")) if (found := _script(file)) is not None]
 
 
 def _script(file: Path) -> Script | None:
-    """Read a benchmark's `ABOUT` and docstring. None: a file that is a part of benchmarks."""
+    """Read a benchmark's `ABOUT` and docstring. None: the file is only a part of benchmarks."""
     tree = ast.parse(file.read_text())
     for node in ast.walk(tree):
         if (
@@ -84,7 +84,7 @@ def _bound(doc: str) -> str:
 
 
 def _benchmarks(folder: Path, results: Sequence[dict[str, Any]]) -> str:
-    """The table of all benchmarks."""
+    """Return the table of all benchmarks."""
     lines = [
         "| benchmark | guards promise | bound | needs | result: bounds that hold | smallest size |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -101,7 +101,7 @@ def _benchmarks(folder: Path, results: Sequence[dict[str, Any]]) -> str:
 
 
 def _kept(result: dict[str, Any]) -> str:
-    """Say how many bounds hold in a result, at which commit and under which load."""
+    """Return how many bounds hold in a result, at which commit and under which load."""
     bounded = [figure for figure in result["figures"] if figure["holds"] is not None]
     held = sum(figure["holds"] for figure in bounded)
     kept = f"{held} of {len(bounded)}" if bounded else "no bound"
@@ -134,7 +134,7 @@ def _figures(figures: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _where(one: dict[str, Any]) -> str:
-    """List commit, day, machine, load and source, as far as they are known."""
+    """Return commit, day, machine, load and source, as far as known."""
     machine_facts: list[str] = []
     if machine := one["machine"]:
         cores = f"{machine['cores']} cores" if machine.get("cores") else ""

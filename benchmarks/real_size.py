@@ -38,21 +38,22 @@ SHAPES = {
     "110m": (32000, 768, 2048, 12, 12),
     "350m": (32000, 1024, 2816, 24, 16),
 }
-"""Vocabulary, hidden, intermediate, layers, heads."""
+"""Size -> (vocabulary, hidden size, intermediate size, layers, heads)."""
 TEXT_BYTES = {"small": 3_000_000, "110m": 24_000_000, "350m": 24_000_000}
 PRESETS = ("gossip", "noloco", "streaming-diloco")
 FRAGMENTS = 4
 CALLBACK_MS, LEAVING_TIMES, LEAVING_S = 100.0, 2.0, 60.0
 MEMORY = {"gossip": 10.0, "noloco": 14.0, "streaming-diloco": 10.0}
-"""Bytes a parameter of the daemon's own. With gossip the daemon keeps no momentum: 4 bytes less than with noloco."""
+"""Preset -> bound of the daemon's own memory in bytes per parameter. With gossip the daemon has no momentum: 4 bytes
+less than with noloco."""
 TOLD_PERCENT = 10.0
 LARGE = 50e6
-"""Parameters from which on memory has its bounds."""
+"""Least number of parameters for which the memory bounds apply."""
 COMMAND_S = 1800.0
 
 
 def made(folder: Path, size: str) -> None:
-    """Make tokenizer and shards, once in a folder."""
+    """Make tokenizer and shards in a folder, unless it has them."""
     if (folder / "data" / "index.json").exists():
         return
     texts = folder / "texts"
@@ -79,7 +80,7 @@ def run(folder: Path, *command: str) -> str:
 def manifest(
     folder: Path, home: Path, size: str, preset: str, round_s: float, peers: int, batch: int = 1
 ) -> dict[str, Any]:
-    """Write run.toml for the operator whose node has this home; what `manifest show` tells of it."""
+    """Write run.toml for the operator whose node has this home. Return the output of `manifest show`."""
     vocabulary, hidden, intermediate, layers, heads = SHAPES[size]
     fragments = FRAGMENTS if preset.startswith("streaming") else 1
     settings = {
@@ -111,7 +112,7 @@ def figures_of(preset: str, told: dict[str, Any], played: Played) -> list[Figure
     parameters = int(told["parameters"])
     own = max((used for name, used in played.own_bytes.items() if name != "bootstrap"), default=0) / parameters
     promised = float(told["memory"]["daemon"]) / parameters
-    large = parameters >= LARGE  # what an interpreter holds without a model would be most of a small one's
+    large = parameters >= LARGE  # with a small model most of the memory is the interpreter's own
     announced = played.leaving.get("announced_s")
     over = 100 * own / promised - 100
     left_s = played.leaving.get("seconds")

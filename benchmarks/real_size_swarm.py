@@ -1,4 +1,4 @@
-"""The swarm of `benchmarks.real_size`: its processes, what is done to them, and what is measured meanwhile."""
+"""The swarm of `benchmarks.real_size`: its processes, the actions on them, and the measurements meanwhile."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ LOOK_S = 0.5
 START_S = 900.0
 LEAVE_S = 600.0
 PACE_S = 60.0
-"""Before a donation, for the pace to compare with."""
+"""Seconds before a donation in which the normal pace is measured."""
 CALLBACKS = "callbacks.jsonl"
 KEEP_S = 60.0
-"""How often the operator's node keeps a state, or as often as it can."""
+"""Seconds between the states that the operator's node stores, if it can."""
 
 
 class Broke(Exception):
-    """What did not go on."""
+    """The swarm did not continue as expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to play."""
+    """The settings of one swarm."""
 
     manifest: Path
     data: Path
@@ -53,16 +53,16 @@ class Wish:
 
 @dataclass
 class Played:
-    """What was measured. A part that was not reached is empty or None."""
+    """The measurements. A stage that was not reached is empty or None."""
 
     broke: str = ""
     participation_percent: float | None = None
     imbalance: int | None = None
     rounds: int = 0
     own_bytes: dict[str, int] = field(default_factory=dict)
-    """Peak of RssAnon of each daemon."""
+    """Peak RssAnon of each daemon in bytes."""
     whole_bytes: dict[str, int] = field(default_factory=dict)
-    """Peak of its resident memory, with libraries and the arena."""
+    """Peak resident memory of each daemon, with libraries and the arena."""
     callbacks: list[dict[str, Any]] = field(default_factory=list)
     operators_callbacks: list[dict[str, Any]] = field(default_factory=list)
     leaving: dict[str, Any] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Played:
         return max((one["ms"] for one in self.operators_callbacks), default=0.0) if self.own_bytes else None
 
     def told(self) -> dict[str, Any]:
-        """Lines of a table."""
+        """Return the rows of the table."""
         worst, operators = slowest(self.callbacks, 6), slowest(self.operators_callbacks, 3)
         lines: dict[str, Any] = {"what broke first": self.broke or "nothing"}
         lines |= {f"rounds of {name}": json.dumps(counts) for name, counts in self.outcomes.items()}
@@ -100,12 +100,12 @@ def slowest(callbacks: list[dict[str, Any]], count: int) -> list[dict[str, Any]]
 
 
 def noting_callbacks(daemon: Daemon) -> tuple[str, ...]:
-    """Return the program that notes what takes long in a daemon's event loop."""
+    """Return the program that records long callbacks in a daemon's event loop."""
     return ("peer.lab.bench.callback_times", str(daemon.home / CALLBACKS))
 
 
 class Stage:
-    """The processes of one run, watched."""
+    """The processes of one run, with measurements."""
 
     def __init__(self, wish: Wish, signed: SignedManifest) -> None:
         self.wish, self.signed, self.ticket = wish, signed, ""
@@ -114,7 +114,7 @@ class Stage:
         self.played = Played()
         self.fault_records: list[FaultRecord] = []
         self.seen: dict[int, list[tuple[float, int]]] = {}
-        """(when, tokens) of each peer."""
+        """Peer -> (time, tokens) readings."""
         self.latest: dict[int, dict[str, Any]] = {}
 
     async def start(self, number: int, min_peers: int = 1) -> None:
@@ -124,7 +124,7 @@ class Stage:
         await start_peer(daemon, self.ticket, threads=1, speed=1.0, min_peers=min_peers, more=more, program=program)
 
     async def watch(self) -> None:
-        """Look at every daemon, until cancelled."""
+        """Measure every daemon repeatedly, until cancelled."""
         while True:
             self._measure(self.bootstrap)
             for number, daemon in list(self.peers.items()):
@@ -153,7 +153,7 @@ class Stage:
                 self.played.leaving.setdefault(name, value)
 
     async def until(self, what: str, seconds: float, is_so: Callable[[], bool]) -> None:
-        """Wait until something is seen. Raises Broke with what the processes said."""
+        """Wait until `is_so`. Raises Broke with the ends of the logs if it does not happen."""
         deadline = time.monotonic() + seconds
         while not is_so():
             for daemon in self.peers.values():
@@ -173,7 +173,7 @@ class Stage:
 
 
 async def play(wish: Wish) -> Played:
-    """Play a preset; what breaks first ends it, and is told."""
+    """Run a preset. The first failure ends it and is recorded."""
     stage = Stage(wish, load_signed(wish.manifest))
     watching: asyncio.Task[None] | None = None
     try:
@@ -196,7 +196,7 @@ async def play(wish: Wish) -> Played:
 
 
 async def begin(stage: Stage) -> None:
-    """All peers train, and have exchanged once."""
+    """Start all peers, and wait until each has exchanged once."""
     wish = stage.wish
     numbers = range(1, wish.peers + 1)
     for number in numbers:
@@ -207,7 +207,7 @@ async def begin(stage: Stage) -> None:
 
 
 async def kill(stage: Stage) -> None:
-    """SIGKILL in the middle of training; the same peer starts again."""
+    """Kill a peer in the middle of training and restart it."""
     if stage.wish.peers < 3:
         return
     victim, at = stage.peers[2], time.time()
@@ -223,7 +223,7 @@ async def kill(stage: Stage) -> None:
 
 
 async def join(stage: Stage) -> None:
-    """A newcomer takes the state from those who train."""
+    """Let newcomers join, which fetch the state from training peers."""
     for number in range(stage.wish.peers + 1, stage.wish.peers + stage.wish.joins + 1):
         others = list(stage.peers)
         await asyncio.sleep(PACE_S / 2)
@@ -252,7 +252,7 @@ def _has_exchanged(stage: Stage, number: int) -> bool:
 
 
 async def leave(stage: Stage) -> None:
-    """One is told to leave, and nothing bounds it."""
+    """Ask one peer to leave, without a time limit."""
     number = min(3, max(stage.peers))
     daemon = stage.peers[number]
     await leaves(stage, number, daemon)
@@ -273,7 +273,7 @@ async def leaves(stage: Stage, number: int, daemon: Daemon) -> None:
 
 
 async def go_on(stage: Stage) -> None:
-    """Until the peers that stay have exchanged often enough; then all leave by themselves."""
+    """Wait until the remaining peers have exchanged often enough; then let all leave."""
     stay = [number for number, daemon in stage.peers.items() if daemon.running]
     if len(stay) > 1:
         longest = (stage.wish.rounds + 4) * stage.wish.round_s
@@ -288,7 +288,7 @@ ACTS: tuple[Callable[[Stage], Awaitable[None]], ...] = (begin, kill, join, leave
 
 
 def pace(stage: Stage, numbers: list[int], since: float, until: float) -> float:
-    """Tokens a second of these peers together."""
+    """Return the tokens per second of these peers together."""
     whole = 0.0
     for number in numbers:
         within = [(at, tokens) for at, tokens in stage.seen.get(number, []) if since <= at <= until]
@@ -303,7 +303,7 @@ def journal(stage: Stage, number: int) -> list[tuple[Any, float]]:
 
 
 def slow_callbacks(daemon: Daemon) -> list[dict[str, Any]]:
-    """Return what a daemon's event loop noted."""
+    """Return the recorded long callbacks of a daemon."""
     try:
         lines = (daemon.home / CALLBACKS).read_text().splitlines()
         return [json.loads(line) for line in lines]
@@ -312,7 +312,7 @@ def slow_callbacks(daemon: Daemon) -> list[dict[str, Any]]:
 
 
 def reckon(stage: Stage) -> None:
-    """Read what all have left."""
+    """Read the journals and counters that all peers left."""
     played, accounts = stage.played, []
     played.operators_callbacks = slow_callbacks(stage.bootstrap)
     for number, daemon in sorted(stage.peers.items()):

@@ -55,12 +55,12 @@ Row = list[str | float | int | None]
 
 
 def mute(swarm: SimulatedSwarm) -> None:
-    """No relay says where a closed peer calls from."""
+    """Make relays sign nothing about the addresses of closed peers."""
     swarm.network.relay_word = lambda relay, peer, now: None
 
 
 def take_all() -> AbstractContextManager[object]:
-    """Relays have room for everything."""
+    """Make relays accept every swap."""
     return mock.patch.object(RelayLoad, "why_not", return_value="")
 
 

@@ -70,13 +70,13 @@ SETTINGS = [
 POLL_S = 0.01
 START_S = 300.0
 DRAFT_S = 6.0
-"""So long the kill waits for a checkpoint to be under way."""
+"""Seconds that a kill waits for a checkpoint to be in progress."""
 RESUMED = re.compile(r"state: resumed from own (checkpoint-\d+)")
 
 
 @dataclass
 class Victim:
-    """The peer that is killed, what lies on its disk, and its lives so far."""
+    """The peer that is killed, its files, and its lives so far."""
 
     daemon: Daemon
     folder: RunFolder
@@ -84,7 +84,7 @@ class Victim:
     lives: list[Life] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     starts_s: list[float] = field(default_factory=list)
-    """From the start of the process to its first inner step."""
+    """Seconds from each start of the process to its first inner step."""
     torn: set[str] = field(default_factory=set)
     _lines: int = 0
     _log_at: int = 0
@@ -93,7 +93,7 @@ class Victim:
         return read_counters(self.folder.path, 1).steps
 
     def newest(self) -> Resumed | None:
-        """The newest checkpoint that this benchmark did not cut in half."""
+        """Return the newest checkpoint that this benchmark has not damaged."""
         layout = layout_for(self.signed.manifest.model, resolve(self.signed.manifest.sync))
         found, skipped = CheckpointStore(self.folder.checkpoints).latest(self.signed.run_id, layout.digest())
         unexplained = [reason for reason in skipped if reason.split(":")[0] not in self.torn]
@@ -107,7 +107,7 @@ class Victim:
         return Resumed(found.folder.name, *facts, where, data_place(found.folder))
 
     def tear(self) -> None:
-        """Cut the newest checkpoint in half, as a power failure may."""
+        """Truncate the newest checkpoint to half, as a power failure may."""
         names = [path for path in self.folder.checkpoints.glob("checkpoint-*") if path.name not in self.torn]
         if len(names) > 1:
             last = max(names, key=lambda path: int(path.name.split("-")[1])) / OUTER
@@ -123,7 +123,7 @@ class Victim:
         await self.daemon.start("join", ticket, "--host-maddrs", LOOPBACK, "--threads", "1", *options, env=threads)
 
     async def until_step(self) -> None:
-        """Its first inner step. Raises AssertionError when there is none in time."""
+        """Wait for its first inner step. Raises AssertionError if it does not come in time."""
         before, began = self.steps(), time.monotonic()
         while self.steps() == before:
             assert self.daemon.running, self.daemon.log_tail()
@@ -132,7 +132,7 @@ class Victim:
         self.starts_s.append(time.time() - self.daemon.started_at)
 
     async def until_draft(self) -> bool:
-        """A checkpoint is being written. False: none in time."""
+        """Wait until a checkpoint is being written. False: none in time."""
         deadline = time.monotonic() + DRAFT_S
         while time.monotonic() < deadline:
             if any(self.folder.checkpoints.glob(".draft-*")):
@@ -150,7 +150,7 @@ class Victim:
         self._read()
 
     async def _children_gone(self) -> None:
-        """The trainer ends by itself; until then it may still step."""
+        """Wait until the trainer has ended by itself, because it may still take steps until then."""
         deadline, steps = time.monotonic() + 3.0, -1
         while time.monotonic() < deadline and steps != (steps := self.steps()):
             await asyncio.sleep(0.3)
@@ -159,7 +159,7 @@ class Victim:
         life, trail = self.lives[-1], self.folder.path / TRAIL
         steps = list(read_batch_log(trail)) if trail.exists() else []
         counted = read_counters(self.folder.path, 1).tokens
-        # A step that was killed before it was counted is as if it had never been: its batch is due again.
+        # A step killed before it was counted has not happened: its batch is due again.
         life.trained = [step for step in steps[self._lines :] if step.tokens < counted]
         self._lines = len(steps)
         with self.daemon.log.open(errors="replace") as log:
@@ -183,7 +183,7 @@ class Victim:
 
 
 async def play(victim: Victim, ticket: str, kills: int, minutes: float, rng: random.Random) -> dict[str, int]:
-    """Kill it so often, or until the time is over. How many kills of each kind there were."""
+    """Kill the peer `kills` times, or until the time is over. Return the number of kills of each kind."""
     until = time.monotonic() + 60 * minutes
     kinds = {"starting": 0, "saving": 0, "training": 0, "left": 0, "torn": 0}
     for number in range(kills):
@@ -232,7 +232,7 @@ def _place(victim: Victim) -> str:
 
 
 def strange_batches(victim: Victim, peer_id: str) -> list[str]:
-    """Steps whose batch is not the one that run, peer and cursor name."""
+    """Return the steps whose batch is not the one determined by run, peer and cursor."""
     manifest = victim.signed.manifest
     train = manifest.train
     corpus = load_corpus(manifest.data, None, train.context)
@@ -248,7 +248,7 @@ def strange_batches(victim: Victim, peer_id: str) -> list[str]:
 
 
 async def measure(home: Path, kills: int, seed: int, minutes: float = 60.0) -> dict[str, Any]:
-    """All of it. Nothing is left running."""
+    """Run the whole benchmark. No process is left running."""
     node, daemon = Daemon("bootstrap", home / "b"), Daemon("peer", home / "p")
     operator = load_or_create(Home(node.home).identity)
     signed = sign_text(apply_overrides(default_text(), SETTINGS), operator, home / "run.toml")

@@ -29,29 +29,29 @@ from peer.lab.bench.tables import Cell, table
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 NOT_HERE = 77
-"""Exit code of a benchmark that this machine cannot play; automake's for a test that is skipped."""
+"""Exit code of a benchmark that cannot run on this machine; that of a skipped test in automake."""
 LOAD_BEFORE = round(os.getloadavg()[0], 1)
-"""Processes that ran or waited in the last minute when this one began: what else the machine did."""
+"""Load average of the last minute at the start: the load by other programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """The fixed part of a result. `promise`: the numbered promise or the bound that the benchmark guards."""
+    """The fixed facts about a benchmark. `promise`: the numbered promise or the bound that it guards."""
 
     name: str
     question: str
     promise: str
     smallest: str
-    """Options of the smallest play. Empty: the benchmark has one size."""
+    """Options of the smallest size. Empty: the benchmark has only one size."""
     needs: tuple[str, ...] = ()
     """What the machine must have: `namespaces`, `gpu`, `root`, `python:MODULE`, or the name of a program."""
     is_long: bool = False
-    """Whether the smallest play is too long for `make test`. `make bench-smallest` plays it."""
+    """Whether the smallest size takes too long for `make test`. `make bench-smallest` runs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number, and the bound that it has to keep if there is one."""
+    """One number, and its bound if there is one."""
 
     name: str
     unit: str
@@ -61,7 +61,7 @@ class Figure:
 
     @property
     def holds(self) -> bool | None:
-        """None: there is no bound, or the number was not measured."""
+        """Whether the number keeps its bound. None: there is no bound, or it was not measured."""
         if self.value is None or (self.at_most is None and self.at_least is None):
             return None
         return (self.at_most is None or self.value <= self.at_most) and (
@@ -77,7 +77,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """More numbers, which have no bound of their own."""
+    """A table of further numbers without bounds."""
 
     title: str
     heads: Sequence[str]
@@ -89,7 +89,7 @@ class Table:
 
 
 def options(doc: str | None) -> argparse.ArgumentParser:
-    """Make a parser with the options that every benchmark has. `doc`: the module's, shown by --help."""
+    """Return a parser with the options of every benchmark. `doc`: the module's docstring, shown by --help."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to this file")
     parser.add_argument("--results", action="store_true", help="write the result to results/NAME.json")
@@ -98,8 +98,8 @@ def options(doc: str | None) -> argparse.ArgumentParser:
 
 
 def parsed(parser: argparse.ArgumentParser, about: Benchmark) -> argparse.Namespace:
-    """Parse the command line. Ends the process with exit code 2 for options that cannot be, and with `NOT_HERE` when
-    this machine lacks what the benchmark needs. So nothing is played that could not be finished or written."""
+    """Parse the command line. Ends the process with exit code 2 for invalid options, and with `NOT_HERE` if this
+    machine lacks what the benchmark needs, before anything is measured."""
     words = sys.argv[1:]
     given = parser.parse_args([*shlex.split(about.smallest), *words] if "--smallest" in words else words)
     if given.smallest and given.results:
@@ -114,7 +114,7 @@ def parsed(parser: argparse.ArgumentParser, about: Benchmark) -> argparse.Namesp
 
 
 def why_not(needs: Sequence[str]) -> str:
-    """Return what of `needs` (see `Benchmark`) this machine lacks, as a sentence's end. Empty: it has all."""
+    """Return which of `needs` (see `Benchmark`) this machine lacks, as the end of a sentence. Empty: none."""
     programs = [one for one in needs if one not in ("namespaces", "gpu", "root") and not one.startswith("python:")]
     if missing := [one for one in programs if shutil.which(one) is None]:
         return f"not installed: {' '.join(missing)}"
@@ -131,9 +131,9 @@ def why_not(needs: Sequence[str]) -> str:
 def publish(
     given: argparse.Namespace, about: Benchmark, figures: Sequence[Figure], *tables: Table, variant: str = ""
 ) -> bool:
-    """Print the figures, and write the result where the options say. `variant`: an end of the file's name.
+    """Print the figures, and write the result as the options say. `variant`: suffix of the file's name.
 
-    False: a figure breaks its bound. In the smallest play none is judged."""
+    Return False if a figure breaks its bound. At the smallest size no figure is judged."""
     words = {None: "", True: "holds", False: "BROKEN"}
     rows = [[one.name, one.value, one.unit, limits(one.as_json()["bound"]), words[one.holds]] for one in figures]
     print(f"\n{table(['', 'value', '', 'bound', ''], rows)}", flush=True)
@@ -156,13 +156,13 @@ def publish(
 
 
 def limits(bound: dict[str, float] | None) -> str:
-    """Say a bound in words. None: there is none."""
+    """Return a bound as text. None: there is no bound."""
     return " and ".join(f"{kind.replace('_', ' ')} {limit:g}" for kind, limit in (bound or {}).items())
 
 
 def command(name: str) -> str:
-    """The command line without the options that say where the result goes. Of folders elsewhere it has the name alone,
-    since the rest of the path is this machine's."""
+    """Return the command line without the options for the result's place. Of a folder elsewhere only its name is
+    included, because the rest of the path is specific to this machine."""
     kept, rest = [], iter(sys.argv[1:])
     for word in rest:
         if word == "--json":
@@ -173,7 +173,7 @@ def command(name: str) -> str:
 
 
 def _anywhere(word: str) -> str:
-    """Return a word of a command line so that it fits any machine: `--old=/home/me/old` becomes `--old=old`."""
+    """Return a command line word without machine-specific paths: `--old=/home/me/old` becomes `--old=old`."""
     option, equals, value = word.rpartition("=")
     path = Path(value)
     if not path.is_absolute():
@@ -182,7 +182,7 @@ def _anywhere(word: str) -> str:
 
 
 def surroundings() -> dict[str, Any]:
-    """Commit, date, machine and load of this process. Loads are means of a minute, before and after."""
+    """Return commit, date, machine and load of this process. Loads are means of a minute, before and after."""
     here, made_with = machine(), versions()
     return {
         "commit": product_commit(),
@@ -200,7 +200,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def product_commit() -> str:
-    """The last commit that changed `peer/`; a plus behind it: files there differ from it. Empty outside a checkout.
+    """Return the last commit that changed `peer/`, with a `+` if files there differ from it. Empty outside a checkout.
 
     A commit that changes only benchmarks, results or pages measures the same program."""
     try:

@@ -1,8 +1,8 @@
-"""An end of a pair (`peer.lab.bench.daemon_process`) that does a daemon's round with the other end.
+"""One end of a pair (`peer.lab.bench.daemon_process`) that does a daemon's whole round with the other end.
 
-A round exchanges a snapshot that lies in the arena, takes the outer step in the arena's other half, and writes the
-journal line. The round in flight, its commit, the exchange and the transport are the daemon's own. There is no trainer
-and no search for a partner."""
+A round exchanges a snapshot in the arena, writes the outer step's result into the arena, and appends the journal event.
+The round in flight, its commit, the exchange and the transport are the daemon's own code. There is no trainer and no
+search for a partner."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ from peer.trainer.arena import Arena
 
 STEPS, TOKENS = 10, 640
 NOMINAL = {"whole": float(STEPS), "piled": STEPS / 2}
-"""Inner steps that count in full: of work that piled up over a skipped round, half."""
+"""Kind of work -> number of inner steps that count in full. `piled`: work of two rounds after a skipped one, of which
+half counts."""
 
 
 class RoundEnd(DaemonEnd):
-    """`swap` is a round. Its command may say `work`: `whole` or `piled`."""
+    """One end whose `swap` is a whole round. The command may contain `work`: `whole` or `piled`."""
 
     def __init__(self, setting: Setting) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="peer-bench-")
@@ -58,7 +59,7 @@ class RoundEnd(DaemonEnd):
         super().__init__(setting)
         self._outer = self._arena.in_slot(0).copy_(self._outer)
         self.state = OuterState.fresh(layout, self._outer)
-        self.state.momentum.fill_(0)  # all its pages
+        self.state.momentum.fill_(0)  # touch all its pages
         self.journal: list[events.Event] = []
         emit = self._note
         method = replace(PRESETS["noloco"].method, codec=setting.codec)
@@ -98,16 +99,17 @@ class RoundEnd(DaemonEnd):
 
     @property
     def work(self) -> Tensor:
-        """The trainer's snapshot."""
+        """Return the trainer's snapshot in the arena."""
         return self._arena.out_slot(0)
 
     @property
     def result(self) -> Tensor:
-        """The values that the trainer gets back."""
+        """Return the place in the arena for the result."""
         return self._arena.in_slot(0)
 
     async def open(self) -> dict[str, Any]:
-        """Return free memory to the system first: a swap could hide in it."""
+        """Open as `DaemonEnd.open`, after returning free memory to the system, in which a swap's use could be
+        hidden."""
         ctypes.CDLL(None).malloc_trim(0)
         return await super().open()
 
@@ -117,7 +119,7 @@ class RoundEnd(DaemonEnd):
     # -- the trainer, as the commit calls it --------------------------------------------------------------------------
 
     async def apply(self, key: RoundKey, outer: Tensor, base: int, next_round: int, merge: Merge = AT_ONCE) -> None:
-        """The result lies in the arena already; there is no trainer to merge it."""
+        """Do nothing: the result is already in the arena, and there is no trainer to merge it."""
         assert outer.data_ptr() == self._arena.in_slot(key.fragment).data_ptr()
 
     def release(self, key: RoundKey) -> None: ...
@@ -147,7 +149,7 @@ class RoundEnd(DaemonEnd):
 
 
 class Found:
-    """A match that is made."""
+    """A search that has already found its partner."""
 
     patience_s = None
     relayed = False

@@ -33,7 +33,8 @@ ABOUT = Benchmark(
 
 
 def part_of(file: str) -> str:
-    """The folder of ours that a profiled file lies in, the package of others; `interpreter`: what is built in."""
+    """Return the part of the program of a profiled file: our folder, another package, or `interpreter` for
+    built-ins."""
     path = Path(file)
     if not path.is_absolute():
         return "interpreter"
@@ -43,7 +44,7 @@ def part_of(file: str) -> str:
 
 
 def profiled(peers: int, churn: float) -> tuple[dict[str, float], dict[str, float]]:
-    """The own seconds of each part, and of each function, over a few rounds."""
+    """Profile a few rounds. Return the own seconds of each part and of each function."""
     profile = cProfile.Profile()
     profile.enable()
     play_day(1, peers, PROFILED_ROUNDS * SYNC_EVERY_S / 3600, churn, SYNC_EVERY_S)

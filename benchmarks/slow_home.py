@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-if __package__:  # a process of the other checkout has no use for them
+if __package__:  # not needed in a process of the other checkout
     from benchmarks.result import ROOT, Benchmark, Figure, Table, options, parsed, publish
 
     ABOUT = Benchmark(
@@ -37,9 +37,9 @@ if __package__:  # a process of the other checkout has no use for them
     )
 
 HOME, FAST = 100e3, 2e6
-"""Bytes a second that a donor gives to joiners."""
+"""Bytes per second that the slow and the fast donors give to joiners."""
 SHARE = 0.5
-"""The part of its upload cap that a donor gives to joiners."""
+"""Share of its upload cap that a donor gives to joiners."""
 MOST, SILENT_S = 0.1, 2.0
 LIMIT_S = 600.0
 CASES = {
@@ -52,7 +52,7 @@ CASES = {
 
 @dataclass
 class Heard:
-    """Notes what the newcomer's progress says, and when."""
+    """Records the newcomer's progress over time."""
 
     began: float
     done: float = 0.0

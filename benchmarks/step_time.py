@@ -62,7 +62,7 @@ MODELS = {
 
 
 def plain(llama: LlamaSection, config: TrainerConfig) -> Callable[[Windows], float]:
-    """A training step as one would write it in a script."""
+    """Return a training step as in an ordinary script."""
     layout, section = layout_of(llama), config.optimizer
     model = empty_model(llama)
     start = first_params(llama, config.seed)
@@ -88,7 +88,7 @@ def plain(llama: LlamaSection, config: TrainerConfig) -> Callable[[Windows], flo
 
 
 def ours(llama: LlamaSection, config: TrainerConfig, seen: list[Windows]) -> InnerLoop:
-    """The product's inner loop. It tells the windows of each step."""
+    """Return the product's inner loop. It appends the windows of each step to `seen`."""
     noise = np.random.default_rng(0)
     data = noise.integers(0, 256, 2**20, dtype=np.uint8)
     corpus = Corpus(data[: 2**19], data[2**19 :], "")
@@ -102,7 +102,7 @@ def ours(llama: LlamaSection, config: TrainerConfig, seen: list[Windows]) -> Inn
 
 
 def measure(size: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Processor seconds of alternating steps, and page faults."""
+    """Measure processor seconds of alternating steps, and page faults."""
     train = TrainSection(context=given.context, batch=given.batch, total_rounds=1000)
     config = TrainerConfig(
         model=MODELS[size],
@@ -131,7 +131,7 @@ def measure(size: int, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def timed(work: Callable[[], float]) -> tuple[float, float]:
-    """What the work returns, and its processor seconds."""
+    """Return the result of `work` and its processor seconds."""
     before = time.process_time()
     value = work()
     return value, time.process_time() - before

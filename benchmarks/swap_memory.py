@@ -33,11 +33,11 @@ ABOUT = Benchmark(
 )
 MB_PER_MIB = 2**20 / 1e6
 SETTLING = 4
-"""This part of the swaps, a quarter, is left out of the slope: buffers grow to their size."""
+"""The first 1/SETTLING of the swaps is left out of the slope, because buffers first grow to their size."""
 
 
 async def peaks(codec: str, elements: int, repeats: int, work: str) -> dict[str, float]:
-    """MB over what was resident before; the first swap of a process counts for itself."""
+    """Return the peaks of resident MB above the level before. The first swap of a process is reported apart."""
     async with pair(codec, elements, program=ROUND_END) as both:
         found: list[Found] = [await both.swap(work=work) for _ in range(repeats + 1)]
     state = found[0][0]["rss"] * MB_PER_MIB
@@ -57,7 +57,7 @@ async def peaks(codec: str, elements: int, repeats: int, work: str) -> dict[str,
 
 
 async def drift(codec: str, elements: int, swaps: int, work: str) -> dict[str, float]:
-    """The resident size after each of many swaps: MB a hundred swaps, and first to last."""
+    """Return the drift of the resident size over many swaps: MB per hundred swaps, and from first to last."""
     async with pair(codec, elements, program=ROUND_END) as both:
         after = [[end["rss_after"] * MB_PER_MIB for end in await both.swap(work=work)] for _ in range(swaps)]
     late = after[swaps // SETTLING :]

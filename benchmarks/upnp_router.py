@@ -1,5 +1,5 @@
-"""A home router that opens ports when it is asked by UPnP: `miniupnpd` in the namespace of a router that
-`benchmarks.nat_network` made (Linux, as root)."""
+"""A home router that opens ports on request by UPnP: `miniupnpd` in the namespace of a router made by
+`benchmarks.nat_network` (Linux, as root)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ table inet TABLE {
   chain postrouting_miniupnpd { }
 }
 """
-"""The chains that miniupnpd writes into. It does not make them."""
+"""The nftables chains into which miniupnpd writes, and which it does not create itself."""
 OBEYED = """
 table inet TABLE {
   chain prerouting { type nat hook prerouting priority -100; jump prerouting_miniupnpd; }
@@ -31,7 +31,7 @@ table inet TABLE {
 }
 insert rule inet filter forward ct status dnat accept
 """
-"""Without these rules the router says yes and does nothing."""
+"""Rules that forward mapped ports. Without them the router confirms requests without effect."""
 CONFIG = """
 ext_ifname=wan
 listening_ip=lan
@@ -50,7 +50,7 @@ STARTS_S = 10.0
 
 
 def why_not() -> str:
-    """Return why no such router can be had on this machine; empty: it can."""
+    """Return why this machine cannot run such a router. Empty: it can."""
     if os.geteuid() != 0:
         return "network namespaces take root"
     lacking = [program for program in PROGRAMS if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin") is None]
@@ -68,11 +68,11 @@ class UpnpRouter:
 
     @property
     def words(self) -> str:
-        """What it said."""
+        """Return its log."""
         return (self._folder / "log").read_text(errors="replace")
 
     def start(self) -> None:
-        """Start it, and return when it answers. Raises TimeoutError."""
+        """Start it and wait until it answers. Raises TimeoutError."""
         text = CONFIG.replace("TABLE", TABLE).replace("FOLDER", str(self._folder))
         if self._external:
             text += f"\next_ip={self._external}\n"
@@ -93,7 +93,7 @@ class UpnpRouter:
             self._process = None
 
     def reboot(self) -> None:
-        """Start anew, without the ports that were opened."""
+        """Restart it without the opened ports."""
         self.stop()
         (self._folder / "leases").unlink(missing_ok=True)
         for chain in ("miniupnpd", "prerouting_miniupnpd", "postrouting_miniupnpd"):
@@ -101,20 +101,20 @@ class UpnpRouter:
         self.start()
 
     def opened(self) -> list[str]:
-        """Return the rules of the ports that are open, as nft writes them."""
+        """Return the nftables rules of the open ports."""
         command = _within(self._router, "nft", "list", "chain", "inet", TABLE, "prerouting_miniupnpd")
         told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
         return [line.strip() for line in told.splitlines() if "dnat" in line]
 
     def times_asked(self) -> int:
-        """Return how often it was asked to open a port since it started."""
+        """Return the number of requests to open a port since its start."""
         return self.words.count("#AddPortMapping")
 
 
 @contextlib.contextmanager
 def upnp_router(router: str, *, obeys: bool = True, external: str = "") -> Iterator[UpnpRouter]:
-    """Run miniupnpd in a router's namespace, with its devices `lan` and `wan`. `obeys` False: it says yes, and nothing
-    gets through. `external`: the address that it gives as its own, if it is not that of `wan`."""
+    """Run miniupnpd in a router's namespace, with the devices `lan` and `wan`. `obeys` False: it confirms requests, but
+    nothing gets through. `external`: address that it reports as its own, if not that of `wan`."""
     run(*_within(router, "nft", "-f", "-"), given=CHAINS.replace("TABLE", TABLE))
     if obeys:
         run(*_within(router, "nft", "-f", "-"), given=OBEYED.replace("TABLE", TABLE))

@@ -41,7 +41,7 @@ DRAINED_AT_MOST_S = 30.0
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    """Do all of it within the namespaces; seconds by what was done, and what went wrong."""
+    """Run the benchmark inside the namespaces. Return seconds of each action, and errors."""
     wrong: list[str] = []
     with _manager(folder) as manager, _others(folder):
         service = _Service(folder)
@@ -85,7 +85,8 @@ class _Service:
         return seconds
 
     def killed(self) -> float:
-        """Start again, wait until it trains, kill it, wait for the next process and until that one trains."""
+        """Restart the peer, wait until it trains, kill it, and wait until the next process trains. Return the
+        seconds."""
         before = self.exchanges()
         _systemctl("start", "peer.service")
         _until(lambda: self.exchanges() > before, "an exchange after a start")
@@ -103,7 +104,7 @@ class _Service:
         return int(self.fact("MainPID"))
 
     def last(self, kind: str) -> dict[str, Any]:
-        """The last event of a kind; empty: there is none."""
+        """Return the last event of a kind. Empty: there is none."""
         found = [event for event in self._events() if event["kind"] == kind]
         return found[-1] if found else {}
 
@@ -113,13 +114,13 @@ class _Service:
     def _events(self) -> Iterator[dict[str, Any]]:
         for journal in self._home.glob("runs/*/journal.jsonl"):
             for line in journal.read_text().splitlines():
-                with contextlib.suppress(ValueError):  # it is being written
+                with contextlib.suppress(ValueError):  # the line is still being written
                     yield json.loads(line)
 
 
 @contextlib.contextmanager
 def _manager(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A systemd of a user. It believes that a systemd has started this machine."""
+    """Run a user's systemd, which believes that systemd booted this machine."""
     runtime = Path("/run/user/0")
     for command in (["mount", "-t", "tmpfs", "tmpfs", "/run"], ["mount", "-t", "cgroup2", "none", "/sys/fs/cgroup"]):
         subprocess.run(command, check=True)
@@ -149,7 +150,7 @@ def _manager(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextlib.contextmanager
 def _others(folder: Path) -> Iterator[None]:
-    """A bootstrap node, whose ticket is in a file, and another peer."""
+    """Run a bootstrap node, whose ticket is in a file, and another peer."""
     manifest, ticket = folder / "run.toml", folder / "ticket"
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
     _peer("manifest", "new", str(manifest), "--home", str(folder / "node"), *settings)
@@ -193,7 +194,7 @@ def _until(holds: Callable[[], bool], what: str) -> None:
 
 
 def _in_namespaces(folder: Path) -> dict[str, Any]:
-    """Call this program again in namespaces and a control group of its own; what it has measured."""
+    """Run this program again in namespaces and a control group of its own. Return its measurements."""
     root = next(group for group in reversed(GROUPS) if (group / "cgroup.procs").exists())
     group = root / f"peer-service-{os.getpid()}"
     group.mkdir()
@@ -207,7 +208,7 @@ def _in_namespaces(folder: Path) -> dict[str, Any]:
         )
     finally:
         for below in sorted(group.glob("**/"), reverse=True):
-            with contextlib.suppress(OSError):  # a process of it is still ending
+            with contextlib.suppress(OSError):  # one of its processes is still ending
                 below.rmdir()
     report: dict[str, Any] = json.loads((folder / "measured.json").read_text())
     return report

@@ -60,14 +60,14 @@ WAIT_S, POLL_S = 600.0, 0.1
 VIEWERS, MORE = 100, 5
 LOAD_S = 20.0
 EXPECTED = ("401 (Unauthorized)", "ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING")
-"""Complaints of a browser whose actions are refused, and whose daemon has ended."""
+"""Expected errors of a browser: refused actions, and a daemon that has ended."""
 SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
 SCHEMES = ("light", "dark")
 KEPT = {"volunteer-desktop-light", "volunteer-phone-dark", "run-desktop-dark", "run-phone-light"}
-"""Pictures that are kept for the guide."""
+"""Screenshots that are stored for the guide."""
 URL = re.compile(r"page: (http://\S+/)")
 Row = dict[str, Any]
-# Numbers that the page and the status both tell: the name in the page, and the place in the status.
+# Numbers that both the page and the status show: name in the page -> path in the status.
 VOLUNTEER = {
     "round": ("round",),
     "tokens": ("tokens",),
@@ -88,7 +88,7 @@ RUN = {
 
 @dataclass
 class Daemon:
-    """One process of the swarm, under a home of its own."""
+    """One process of the swarm with its own home."""
 
     home: Path
     process: asyncio.subprocess.Process | None = None
@@ -111,14 +111,14 @@ class Daemon:
         return found.group(1) if found else ""
 
     async def status(self) -> Row:
-        """Return what `peer status --json` prints; empty while no daemon answers."""
+        """Return the status as `peer status --json` prints it. Empty: no daemon answers yet."""
         try:
             return await send_command(self.home / "control.sock", "status")
         except NotRunning:
             return {}
 
     def cpu_s(self) -> float:
-        """Processor seconds of the daemon alone, without its children."""
+        """Return the processor seconds of the daemon without its children."""
         assert self.process is not None
         times = psutil.Process(self.process.pid).cpu_times()
         return times.user + times.system
@@ -137,7 +137,7 @@ class Daemon:
 
 @dataclass
 class Swarm:
-    """The node, its peers, and what went wrong in a browser."""
+    """The operator's node, its peers, and errors seen in a browser."""
 
     folder: Path
     node: Daemon
@@ -152,7 +152,7 @@ class Swarm:
 
 
 async def until(done: Callable[[], Awaitable[bool]], what: str, limit_s: float = WAIT_S) -> float:
-    """Poll until it is done; seconds that it took. Raises Failed."""
+    """Poll until `done`. Return the seconds that it took. Raises Failed."""
     began = time.monotonic()
     while not await done():
         if time.monotonic() - began > limit_s:
@@ -163,7 +163,7 @@ async def until(done: Callable[[], Awaitable[bool]], what: str, limit_s: float =
 
 @contextlib.asynccontextmanager
 async def swarm(folder: Path) -> AsyncIterator[Swarm]:
-    """A swarm that trains. All its processes are ended afterwards."""
+    """Run a training swarm. All its processes are ended afterwards."""
     made = Swarm(folder, Daemon(folder / "node"))
     command = ["peer", "manifest", "new", str(folder / "run.toml"), "--home"]
     sets = [f"--set={one}" for one in SETTINGS]
@@ -195,7 +195,7 @@ async def _true(value: bool) -> bool:
 
 
 class Failed(Exception):
-    """A page or a swarm did not do what everything after it needs."""
+    """A page or swarm failed at something that the rest depends on."""
 
 
 def at(report: Row, path: tuple[str, ...]) -> Any:
@@ -206,14 +206,14 @@ def at(report: Row, path: tuple[str, ...]) -> Any:
 
 
 async def shown(page: Page, names: list[str]) -> dict[str, float | None]:
-    """The numbers in the page."""
+    """Return the numbers shown in the page."""
     read = "names => Object.fromEntries(names.map(n => [n, document.getElementById(n).value]))"
     found = await page.evaluate(read, names)
     return {name: float(value) if value else None for name, value in found.items()}
 
 
 async def opened(browser: Browser, made: Swarm, url: str, size: str = "desktop", scheme: str = "light") -> Page:
-    """A page whose complaints are noted."""
+    """Open a page and record its errors."""
     width, height = SIZES[size]
     context = await browser.new_context(
         viewport={"width": width, "height": height},
@@ -232,7 +232,7 @@ async def opened(browser: Browser, made: Swarm, url: str, size: str = "desktop",
 
 
 async def lags(daemon: Daemon, page: Page, name: str, path: tuple[str, ...], times: int = 8) -> list[float]:
-    """Seconds from a growing number's change in the status to its change in the page."""
+    """Return the seconds between a number's change in the status and in the page, several times."""
     found = []
     for _ in range(times):
         before = at(await daemon.status(), path)
@@ -249,7 +249,8 @@ async def lags(daemon: Daemon, page: Page, name: str, path: tuple[str, ...], tim
 
 
 async def equal(daemon: Daemon, page: Page, names: dict[str, tuple[str, ...]], limit_s: float) -> list[str]:
-    """The names whose number in the page is never that of the status within the limit; each is looked at by itself."""
+    """Return the names whose number in the page never equals that of the status within the limit. Each is checked by
+    itself."""
     missing = set(names)
     end = time.monotonic() + limit_s
     while missing and time.monotonic() < end:
@@ -264,7 +265,7 @@ async def equal(daemon: Daemon, page: Page, names: dict[str, tuple[str, ...]], l
 
 
 async def refused(page: Page, url: str) -> tuple[int, int]:
-    """How many ways to act without the token were tried, and how many of them were refused."""
+    """Return how many actions without the token were tried, and how many were refused."""
     script = """async (url) => {
       const tried = [];
       for (const action of ["pause", "resume", "leave"])
@@ -278,7 +279,7 @@ async def refused(page: Page, url: str) -> tuple[int, int]:
 
 
 async def forge(folder: Path) -> str:
-    """Return the answer of the node to a summary that its key did not sign."""
+    """Return the node's answer to a summary with a forged signature."""
     ticket = Ticket.decode((folder / "ticket").read_text())
     home, operator = folder / "forger", ticket.addresses[0].rpartition("/")[2]
     wishes = NodeOptions(
@@ -304,7 +305,7 @@ async def forge(folder: Path) -> str:
 
 
 async def raw(url: str, request: str) -> int:
-    """The status of the answer to these bytes."""
+    """Send raw bytes and return the HTTP status of the answer."""
     host, _, port = url.removeprefix("http://").strip("/").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -315,7 +316,7 @@ async def raw(url: str, request: str) -> int:
 
 
 async def crowd(url: str, daemon: Daemon) -> Row:
-    """A hundred viewers: what they cost the daemon, and how many more are refused."""
+    """Connect a hundred viewers. Return their cost for the daemon, and how many further ones are refused."""
     host, _, port = url.removeprefix("http://").strip("/").partition(":")
     ask_for = f"GET /api/events HTTP/1.1\r\nHost: {host}:{port}\r\nAccept: text/event-stream\r\n\r\n".encode()
     got = [0]
@@ -363,7 +364,8 @@ async def crowd(url: str, daemon: Daemon) -> Row:
 
 
 async def pictures(browser: Browser, made: Swarm, pages: dict[str, str], axe: str, images: Path | None) -> list[Row]:
-    """Violations that axe-core finds, for each page, size and scheme; and the picture of each."""
+    """Return the accessibility violations that axe-core finds, for each page, size and scheme. Takes the
+    screenshots."""
     found = []
     for name, url in pages.items():
         for size in SIZES:
@@ -380,8 +382,8 @@ async def pictures(browser: Browser, made: Swarm, pages: dict[str, str], axe: st
 
 
 async def play(given: argparse.Namespace, folder: Path) -> tuple[list[Figure], list[Table]]:
-    """Play it all. Raises Failed."""
-    from playwright.async_api import async_playwright  # an extra
+    """Run the whole benchmark. Raises Failed."""
+    from playwright.async_api import async_playwright  # an optional dependency
 
     axe = given.axe.read_text()
     async with async_playwright() as driver, swarm(folder) as made:
@@ -429,7 +431,7 @@ async def play(given: argparse.Namespace, folder: Path) -> tuple[list[Figure], l
         found = await pictures(
             browser, made, {"volunteer": f"{first.url}#token={secret}", "run": node.url}, axe, given.images
         )
-        for page in (own, run):  # each would be a viewer
+        for page in (own, run):  # each page would count as a viewer
             await page.goto("about:blank")
         loads = {"a peer": await crowd(first.url, first), "the node": await crowd(node.url, node)}
 

@@ -54,13 +54,13 @@ def main() -> None:
     device = torch.device("cuda", rank) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)
-    torch.manual_seed(rank)  # each rank draws batches of its own
+    torch.manual_seed(rank)  # each rank draws its own batches
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_config(MODEL).to(device)  # type: ignore[no-untyped-call]
     for layer in model.model.layers:
         fully_shard(layer)
     fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # after the sharding: it replaces the parameters
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # after sharding, which replaces the parameters
     options = peer.JoinOptions(agreed="--yes" in sys.argv)
     shown = -1
     with peer.join(ticket, model, optimizer, home=rest[0] if rest else None, options=options, on_error=print) as swarm:
@@ -73,7 +73,7 @@ def main() -> None:
             if rank == 0 and swarm.round != shown:
                 shown = swarm.round
                 print(f"round {shown}: loss {loss.item():.3f}, {swarm.peers} peers", flush=True)
-        loss_at_end = swarm.evaluate()  # on all ranks, as all methods of the swarm
+        loss_at_end = swarm.evaluate()  # to be called on all ranks, like all methods of the swarm
         if rank == 0:
             print(f"the run is over; the hold-out's loss is {loss_at_end:.3f}", flush=True)
     dist.destroy_process_group()

@@ -29,7 +29,7 @@ BATCH = 4
 
 
 class Windows(Dataset[dict[str, torch.Tensor]]):
-    """Windows of tokens of all texts of a folder, one after the other."""
+    """Windows of tokens over all texts of a folder, in order."""
 
     def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerFast, context: int) -> None:
         texts = [path.read_text(errors="replace") for path in sorted(folder.iterdir()) if path.is_file()]
@@ -53,7 +53,7 @@ def main() -> None:
         max_steps=10**6,  # the callback stops the Trainer when the run is over
         per_device_train_batch_size=BATCH,
         learning_rate=4e-3,
-        lr_scheduler_type="constant",  # the run's schedule takes its place
+        lr_scheduler_type="constant",  # the run's schedule replaces it
         logging_steps=20,
         save_strategy="no",  # the daemon keeps checkpoints
         report_to=[],

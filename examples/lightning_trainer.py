@@ -22,7 +22,7 @@ BATCH = 4
 
 
 class Module(lightning.LightningModule):
-    """A model of transformers, which is all that the run knows of this module."""
+    """A LightningModule around a transformers model. Only the model `net` takes part in the run."""
 
     def __init__(self, config_file: str) -> None:
         super().__init__()

@@ -59,7 +59,7 @@ def adapted_model() -> nn.Module:
 
 
 class SourceText:
-    """Random windows of the bytes of Python's own `tempfile` module, of which the last ones are held out."""
+    """Random windows over the bytes of Python's own `tempfile` module. The last bytes are the hold-out."""
 
     def __init__(self, *, held_out: bool = False) -> None:
         tokens = torch.frombuffer(bytearray(Path(tempfile.__file__).read_bytes()), dtype=torch.uint8).long()
@@ -73,7 +73,7 @@ class SourceText:
 
 
 def loss(model: nn.Module, batch: Tensor) -> Tensor:
-    """Return the mean loss of a batch, in nats a token."""
+    """Return the mean loss of a batch, in nats per token."""
     value: Tensor = model(input_ids=batch, labels=batch).loss
     return value
 

@@ -21,7 +21,7 @@ Batch = tuple[Tensor, Tensor]
 ROUNDS, SYNC_EVERY_S = 12, 5.0
 CLASSES, SIZE, BATCH = 10, 12, 16
 PATTERNS = torch.randn(CLASSES, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
-"""The same for all peers."""
+"""The patterns to classify, the same for all peers."""
 NOISE = 3.0
 
 
@@ -48,14 +48,14 @@ def images(seed: int | None = None) -> Iterator[Batch]:
 
 
 class Images:
-    """Other images in each pass."""
+    """A data loader that draws new images in each pass."""
 
     def __iter__(self) -> Iterator[Batch]:
         return images()
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Return the mean cross-entropy of a batch, in nats an image."""
+    """Return the mean cross-entropy of a batch, in nats per image."""
     inputs, classes = batch
     return F.cross_entropy(model(inputs), classes)
 

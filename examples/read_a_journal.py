@@ -1,9 +1,9 @@
-"""The loss of every round that a peer evaluated, read from the journals of its home.
+"""Prints the loss of every round that a peer evaluated, from the journals in its home.
 
 Run it: python examples/read_a_journal.py [HOME]
 
-A home keeps a folder for each run, and in it a journal of one event a line. A torn last line is skipped, so the script
-may read while the peer writes."""
+A home has a folder for each run, with a journal of one event per line. An incomplete last line is skipped, so that the
+script can read while the peer writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peer.run.home import default_home
 
 
 def losses(journal: Path) -> Iterator[tuple[int, float, int]]:
-    """Read round, loss in nats a token, and the rounds exchanged so far."""
+    """Yield round, loss in nats per token, and the number of rounds exchanged so far."""
     exchanged = 0
     for line in read_lines(journal):
         event = line[0] if line is not None else None

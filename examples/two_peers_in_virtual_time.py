@@ -13,7 +13,7 @@ from peer.run.manifest import default_text, derive
 
 
 def train(preset: str, hours: float = 0.5) -> Report:
-    """Play a swarm of two on cable lines, with an exchange every minute."""
+    """Simulate two peers on cable lines that exchange once per minute."""
     settings = [f"sync.preset={preset}", "sync.clock=seconds", "sync.sync_every=60", "seed=1"]
     manifest = derive(default_text(), settings)
     return simulate(SimulationSettings(peers=2, manifest=manifest, hours=hours, link="cable", trainer="tiny"))

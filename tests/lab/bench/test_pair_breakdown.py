@@ -1,4 +1,4 @@
-"""The study of the breakdown point: the liars send what they should, and the bisection finds the point."""
+"""The study of the breakdown point: liars do as they say, and the bisection finds the point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study of large swarms of pairs: it agrees with the study of worth, and resumes after an interruption."""
+"""The study of large swarms of pairs: its stacks are those of the study of worth, and it goes on where it was."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_record_names_its_run() -> None:
 
 
 def played(plan: list[Stage], most: int = 1000) -> list[dict[str, Any]]:
-    """Run a plan with made-up losses instead of a model: rung 1 has the lowest, and more peers have lower ones."""
+    """Play a plan without any model: rung 1 is the best, and more peers are better."""
     records: list[dict[str, Any]] = []
     while (batch := next_batch(records, plan)) and len(records) < most:
         assert len({one.steps for one in batch}) == 1
