@@ -1,52 +1,52 @@
-"""The errors that `peer` raises on purpose.
+"""All errors that `peer` raises on purpose.
 
 PeerError                      an error of use or surroundings, ends the command with `exit_code`
-├── UsageError            2    a flag or value that cannot be
+├── UsageError            2    an option or value is not possible
 ├── OutputLost            3    the answer could not be written to standard output, or to the file of an option
 ├── IdentityError        10    the key file is unreadable, malformed or too open
 ├── HomeBusy             11    a second process on one identity
 ├── HomeUnusable         12    the home directory cannot be made, read or written
 ├── MachineTooSmall      13    the model does not fit into this machine's free memory
-├── TorchWrong           14    torch is missing, broken, or no version this program is made for
-├── MachineTooSlow       15    this machine or its link could never take part in a round of the run
+├── TorchWrong           14    torch is missing, broken, or of a version that is not supported
+├── MachineTooSlow       15    this machine or its link is too slow for any round of the run
 ├── CacheTooSmall        16    an artifact of the run does not fit into the cache
-├── JoinDeclined         17    nobody agreed to what the run takes
+├── JoinDeclined         17    the run's contract was not accepted
 ├── RunEnded             18    the run is over, or no round of it is left to take part in
-├── SystemUnsupported    19    this operating system is none that peer runs on
-├── ManifestError        20    the manifest does not parse, check, or verify
+├── SystemUnsupported    19    peer does not run on this operating system
+├── ManifestError        20    the manifest cannot be read, is not valid, or is not signed
 ├── TicketError          21    the ticket is truncated, mistyped or of a newer format
 ├── DataError            22    training data missing, too little, or not what the manifest names
 ├── ModelError           23    a foreign model or tokenizer cannot be used, its reason is named
-├── SourceError          24    a model that was to be used is damaged, incomplete, or of another run
-├── ReceiptsBroken       25    a chain of receipts is changed, cut off, or none, its first bad entry is named
-├── SwarmUnreachable     30    nobody of the run answered in time                  (retry is useful)
+├── SourceError          24    the model to be used is damaged, incomplete, or of another run
+├── ReceiptsBroken       25    a chain of receipts is altered or cut off, its first bad entry is named
+├── SwarmUnreachable     30    no peer of the run answered in time                 (retry is useful)
 ├── AddressError         31    a port is occupied or an address cannot be parsed
 ├── JoinRefused          32    a peer of the run refused us, with its reason
 ├── DirectoryFailed      33    the DHT helper cannot be started                    (retry is useful)
 ├── ClockWrong           34    this machine's clock differs too much from other peers'
-├── ArtifactMissing      35    nobody gave a file that the run needs                (retry is useful)
+├── ArtifactMissing      35    no peer served a file that the run needs            (retry is useful)
 ├── KeyInUse             36    another machine runs with a copy of this key
 ├── StartChanged         37    the operator signed another start of the run        (retry is useful)
-├── TrainerFailed        40    the trainer kept dying, the cause is named
+├── TrainerFailed        40    the trainer died repeatedly, the cause is named
 ├── StateError           41    no usable state: neither a donor nor a checkpoint   (retry is useful)
 ├── JudgeFailed          42    `peer bootstrap`: the process that evaluates states does not start
 ├── RankLost             43    another rank of an own loop ended or hangs         (retry is useful)
 ├── NotRunning           50    no daemon answers under this home
 ├── ServiceUnavailable   51    the user's service manager does not answer, or refuses
-├── SwarmFailed          60    `peer swarm`: a peer ended that nobody killed
-├── OrdersNotCarriedOut  61    a command ended, and something that was asked for had not happened
+├── SwarmFailed          60    `peer swarm`: a peer ended with an error and was not killed
+├── OrdersNotCarriedOut  61    a command ended without carrying out all orders
 ├── NotReady             70    `peer doctor`: this machine would not take part, its report says why
 └── ReadyWithWarnings    71    `peer doctor`: it would, and something could be better
 
 ExchangeError                  between two daemons: the round continues without it
 ├── PartnerLost                cannot be reached, or the connection broke
-│   ├── PartnerSilent          is connected and says nothing
+│   ├── PartnerSilent          is connected and sends nothing
 │   └── NotDialled             others at its address did not answer, or the address is not for us
 ├── PartnerRefused             answered with a typed refusal (`code`, `reason`)
 │   └── RelayBusy              no relay on the way has room for a swap
 ├── BadPayload                 sent bytes that are not what they claim to be (`code`)
-├── NoRoster                   a group's round came to no roster with us in it
-└── Stale                      the group builds on another state than ours: catch up first
+├── NoRoster                   a group round has no roster with this peer in it
+└── Stale                      the group builds on another state: this peer catches up first
 
 TrainerDied                    the trainer process ended, and the round loop restarts it
 """
@@ -134,7 +134,7 @@ class MachineTooSmall(PeerError):
 
 
 class TorchWrong(PeerError):
-    """torch is missing, cannot be loaded, or is no version that this program is made for."""
+    """torch is missing, cannot be loaded, or has a version that this program does not support."""
 
     exit_code = 14
     why = "Training is tested with some versions of torch. With others it would fail later and less clearly."
@@ -142,7 +142,8 @@ class TorchWrong(PeerError):
 
 
 class MachineTooSlow(PeerError):
-    """This machine or its link could never take part in a round of the run. The message tells the numbers."""
+    """This machine or its link is too slow to ever take part in a round of the run. The message contains the
+    numbers."""
 
     exit_code = 15
     why = "It would train alone, and its work would never reach another peer."
@@ -158,7 +159,7 @@ class CacheTooSmall(PeerError):
 
 
 class JoinDeclined(PeerError):
-    """Nobody agreed to what the run takes: neither a person at the terminal nor --yes."""
+    """The run's contract was not accepted: neither by a person at the terminal nor by --yes."""
 
     exit_code = 17
     why = "Nothing was fetched and nothing was trained."
@@ -166,7 +167,7 @@ class JoinDeclined(PeerError):
 
 
 class RunEnded(PeerError):
-    """The run is over, or no round of it is left that this peer could take part in."""
+    """The run is over, or has no round left in which this peer could take part."""
 
     exit_code = 18
     why = "A peer that joined now would train nothing. The model that the run made can be used."
@@ -174,7 +175,7 @@ class RunEnded(PeerError):
 
 
 class SystemUnsupported(PeerError):
-    """This operating system is none that peer runs on."""
+    """peer does not run on this operating system."""
 
     exit_code = 19
     why = "The daemon needs Unix sockets, file locks and a helper program (p2pd), which are made for Linux and macOS."
@@ -182,7 +183,7 @@ class SystemUnsupported(PeerError):
 
 
 class ManifestError(PeerError):
-    """The manifest cannot be read, does not check, or its signature does not verify."""
+    """The manifest cannot be read, is not valid, or its signature does not verify."""
 
     exit_code = 20
     why = "The manifest is the run: all its peers work by the same signed bytes, so doubtful ones are not used."
@@ -206,8 +207,8 @@ class DataError(PeerError):
 
 
 class ModelError(PeerError):
-    """A foreign model or tokenizer cannot be used: its files are unsafe, too large or no model that this machine can
-    make."""
+    """A foreign model or tokenizer cannot be used: its files are unsafe or too large, or this machine cannot make such
+    a model."""
 
     exit_code = 23
     why = "Such files come from strangers. They are opened only within limits, and no code of others is run."
@@ -215,7 +216,7 @@ class ModelError(PeerError):
 
 
 class SourceError(PeerError):
-    """A model that was to be used is damaged, incomplete, or of another run. The message names the file."""
+    """The model to be used is damaged, incomplete, or of another run. The message names the file."""
 
     exit_code = 24
     why = "A model is used whole and checked, or not at all: part of one gives wrong answers without a word."
@@ -223,7 +224,7 @@ class SourceError(PeerError):
 
 
 class ReceiptsBroken(PeerError):
-    """A chain of receipts is changed, cut off, or no chain at all. The message names the first bad entry."""
+    """A chain of receipts is altered, cut off, or not a chain at all. The message names the first bad entry."""
 
     exit_code = 25
     why = "A chain proves what its signatures cover. From the first bad entry on, it proves nothing."
@@ -231,7 +232,7 @@ class ReceiptsBroken(PeerError):
 
 
 class SwarmUnreachable(PeerError):
-    """Nobody of the run answered in time."""
+    """No peer of the run answered in time."""
 
     exit_code = 30
     retry = True
@@ -248,7 +249,7 @@ class AddressError(PeerError):
 
 
 class JoinRefused(PeerError):
-    """Every peer of the run refused this one. Their sentence is the message."""
+    """Every peer of the run refused this one. The message is their reason."""
 
     exit_code = 32
     why = "The answer stays the same until the named cause has changed."
@@ -273,7 +274,7 @@ class ClockWrong(PeerError):
 
 
 class ArtifactMissing(PeerError):
-    """Nobody gave a file that the run needs. The message tells what each peer answered."""
+    """No peer served a file that the run needs. The message lists the answer of each peer."""
 
     exit_code = 35
     retry = True
@@ -282,7 +283,7 @@ class ArtifactMissing(PeerError):
 
 
 class KeyInUse(PeerError):
-    """Another process, on another machine, runs with this key and began earlier. It has proven that by a signature."""
+    """Another process, on another machine, uses this key and was started earlier. It has proven that by a signature."""
 
     exit_code = 36
     why = "Two processes under one identity answer for each other, so that neither exchanges. The later one stops."
@@ -290,7 +291,7 @@ class KeyInUse(PeerError):
 
 
 class StartChanged(PeerError):
-    """The operator signed another start of the run than the one by which this peer counts its rounds."""
+    """The operator signed another start of the run than the one from which this peer counts its rounds."""
 
     exit_code = 37
     retry = True
@@ -299,7 +300,7 @@ class StartChanged(PeerError):
 
 
 class TrainerFailed(PeerError):
-    """The trainer kept dying. The message names the cause."""
+    """The trainer died repeatedly. The message names the cause."""
 
     exit_code = 40
     why = "A trainer that dies at once, again and again, would continue to do so. All applied work is kept."
@@ -307,7 +308,7 @@ class TrainerFailed(PeerError):
 
 
 class StateError(PeerError):
-    """No usable state: neither a donor nor an own checkpoint."""
+    """There is no usable state: neither a donor nor an own checkpoint."""
 
     exit_code = 41
     retry = True
@@ -316,7 +317,8 @@ class StateError(PeerError):
 
 
 class JudgeFailed(PeerError):
-    """The process that evaluates states for `peer bootstrap` does not start. The message has its last line."""
+    """The process that evaluates states for `peer bootstrap` does not start. The message contains its last line of
+    output."""
 
     exit_code = 42
     why = "No state of the run could be checked before it is given to joiners, and one of them may be spoilt."
@@ -341,7 +343,7 @@ class NotRunning(PeerError):
 
 
 class ServiceUnavailable(PeerError):
-    """The user's service manager does not answer, or refuses what was asked of it. The message has its sentence."""
+    """The user's service manager does not answer, or refuses a request. The message contains its reply."""
 
     exit_code = 51
     why = "Without it nothing starts the peer again after a crash or a restart of this machine."
@@ -357,7 +359,7 @@ class SwarmFailed(PeerError):
 
 
 class OrdersNotCarriedOut(PeerError):
-    """A command ended, and something that was asked for had not happened. The message names it."""
+    """A command ended without carrying out everything that was ordered. The message names the missing orders."""
 
     exit_code = 61
     why = "The result would be read as that of what was asked for, and it is not."

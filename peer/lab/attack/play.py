@@ -51,7 +51,7 @@ class Played:
 
     report: Report
     liars: tuple[str, ...]
-    """Peer ids."""
+    """Peer ids of the liars."""
     honest_loss: float | None
     excluded: Excluded
 

@@ -47,7 +47,7 @@ class AttackReport:
 
     kind: str
     liars: tuple[str, ...]
-    """Peer ids."""
+    """Peer ids of the liars."""
     honest_loss: float | None
     honest_loss_alone: float | None
     """Loss with the same seeds but without liars. None for real processes, which are not run again."""

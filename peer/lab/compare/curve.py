@@ -26,7 +26,7 @@ class Mark:
     bytes: float
     """Payload bytes sent in exchanges, mean over the peers."""
     seconds: float
-    """Since the first peer began to train."""
+    """Seconds since the first peer began to train."""
     loss: float
     """Loss of `outer_params` on the hold-out, in nats per token."""
     evaluated: int = 0
@@ -64,7 +64,7 @@ class Row:
     bytes: float
     """Payload bytes sent by this peer in exchanges."""
     seconds: float
-    """Since the first peer began to train."""
+    """Seconds since the first peer began to train."""
 
 
 @dataclass(frozen=True, slots=True)

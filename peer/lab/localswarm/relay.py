@@ -100,7 +100,7 @@ class Links:
 
 @dataclass(eq=False)
 class _Pipe:
-    """One relayed connection."""
+    """One relayed connection from `caller` to `callee`. None: an unknown caller."""
 
     caller: int | None
     callee: int

@@ -17,7 +17,7 @@ from peer.protocol.wire.frames import HEADER
 from peer.transport.wire.pacing import BULK_SHARE, chunk_size
 
 MBIT = 125_000.0
-"""Bytes per second."""
+"""One megabit per second, in bytes per second."""
 MSS = 1448
 """Payload bytes of a TCP segment, with an MTU of 1500 bytes and TCP timestamps."""
 LEAST_RTO_S = 0.2

@@ -17,11 +17,11 @@ class DependsOn(enum.IntEnum):
     """What a router's port mapping or filter depends on (RFC 4787, sections 4.1 and 5)."""
 
     NOTHING = 0
-    """Endpoint-independent."""
+    """Endpoint-independent: the same for all remote ends."""
     ADDRESS = 1
-    """Address-dependent."""
+    """Address-dependent: different for each remote address."""
     ADDRESS_AND_PORT = 2
-    """Address and port-dependent."""
+    """Address and port-dependent: different for each remote address and port."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from peer.run.sync.growth import growth_for
 
 TRAINERS = ("fake", "tiny")
 FAKE_ELEMENTS = 65536
-"""Parameters of the fake model."""
+"""Default number of parameters of the fake model."""
 MOST_PEERS = 4096
 MOST_RELAYS = 64
 RELAY_CAP = 64e3

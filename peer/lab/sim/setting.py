@@ -21,7 +21,7 @@ from peer.protocol.schedule import RoundClock
 from peer.protocol.swarm.buckets import SPLIT
 
 LAYOUT = Layout.whole([TensorSpec("w", (16,))])
-"""A model of one tensor."""
+"""A small layout with one tensor, as one fragment."""
 LOOK = SPLIT
 """Default number of live records above which a bucket of the directory splits."""
 
@@ -107,7 +107,7 @@ class SwarmWorld:
     """Whether faults may stop processes. Each process then wakes every second to notice it, which costs most of the
     time of a quiet simulation."""
     uploads: Mapping[int, UploadLimits] = field(default_factory=dict)
-    """The volunteers' upload quotas, by number."""
+    """The volunteers' upload quotas, by peer number. Peers that are not named have none."""
     nodes: frozenset[PeerId] = frozenset()
     """The operator's nodes, which peers believe about the end of the run."""
 
