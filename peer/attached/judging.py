@@ -56,7 +56,7 @@ class Judging:
         self._on_fault = on_fault
         self.upcoming = UpcomingBatches()
         self.judge: RunJudge | LossJudge | None = None
-        """Computes the losses. None: there are none here, for `unjudged_reason`."""
+        """Computes the losses. None: this loop cannot compute any, because of `unjudged_reason`."""
         self.unjudged_reason = NO_JUDGE
         self._loss_failed = False
         """Whether a failure of the user's loss was reported."""

@@ -154,8 +154,8 @@ os.register_at_fork(after_in_child=_close_in_forked_child)
 class Ranks:
     """Rank 0's connections to the other ranks.
 
-    In a meeting, that is between `gather` and `release`, rank 0 may give orders. For a loop of one process there are no
-    other ranks, and all methods return at once."""
+    During a meeting, which lasts from `gather` to `release`, rank 0 may send orders. For a loop of one process there
+    are no other ranks, and all methods return at once."""
 
     def __init__(self, world: int = 1, place: Path | None = None) -> None:
         """Listen at the path `place` for the `world - 1` other ranks. None: there are none. Raises HomeUnusable."""

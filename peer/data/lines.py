@@ -79,7 +79,7 @@ def _unpacked(path: Path, raw: BinaryIO) -> contextlib.AbstractContextManager[Bi
 
 
 class _Unzstd(io.RawIOBase):
-    """Decompresses a zstandard file. Unlike the library's own reader, it raises EOFError for a truncated file."""
+    """Decompresses a zstandard file. Unlike the library's reader, it raises EOFError for a truncated file."""
 
     def __init__(self, packed: BinaryIO) -> None:
         super().__init__()

@@ -25,6 +25,7 @@ def refusals(method: Method) -> Iterator[Refusal]:
 
 
 def quoted(topologies: tuple[Topology, ...]) -> str:
+    """Return the quoted names of topologies as a text for a message."""
     return " or ".join(f'"{topology.name}"' for topology in topologies)
 
 

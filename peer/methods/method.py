@@ -74,9 +74,9 @@ class Method:
     mean: str = ""
     """Kind of a group's mean: `weighted`, or `rda` (radial-directional). Empty: the topology is not group."""
     acceptance: str = ""
-    """How a partner's params are checked. `finite`: they are finite and have the right layout. `clip`: in addition,
-    only a usual distance of the way to them is taken. `check`: in addition, the mean with them must not have a worse
-    loss. Empty: the topology is not pair."""
+    """How a partner's params are checked. `finite`: they must be finite and have the right layout. `clip`: in addition,
+    their distance from the own params is limited to the usual one. `check`: in addition, the mean with them must not
+    have a worse loss. Empty: the topology is not pair."""
 
     @property
     def round_length(self) -> float:

@@ -4,5 +4,5 @@
 `snapshot.SnapshotCache` copies the outer state for joiners, and `transfer` downloads such copies in pieces. `artifacts`
 caches and serves the files of a run.
 
-The package decides neither which state a joiner takes (`peer.protocol.policy.donors`) nor when one is moved
-(`peer.rounds`). Begin reading at `checkpoint` or `snapshot`."""
+The package does not decide which state a joiner uses (`peer.protocol.policy.donors`) or when an outer step changes the
+state (`peer.rounds`). Begin reading at `checkpoint` or `snapshot`."""

@@ -95,7 +95,7 @@ class Checkpointer:
     async def close(self) -> None:
         """Wait until the checkpoint that is being written is complete.
 
-        Gives it up when that takes much longer than earlier ones. An incomplete checkpoint is never taken for one."""
+        Gives it up when that takes much longer than earlier ones. An incomplete checkpoint is never loaded later."""
         if self._completing is not None:
             await asyncio.wait({self._completing}, timeout=self.pace.limit_s())
             self._completing.cancel()

@@ -138,6 +138,8 @@ KEEP = 2
 
 @dataclass(slots=True)
 class _CachedSnapshot:
+    """A snapshot of the cache, with the times, by the cache's clock, when it was made and last used by a joiner."""
+
     snapshot: StateSnapshot
     made_at: float
     used_at: float

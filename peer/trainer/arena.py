@@ -215,7 +215,7 @@ def _damaged(path: Path, fragments: int) -> HomeUnusable:
 
 
 def parse_words(raw: bytes, fragments: int) -> NDArray[np.uint64] | None:
-    """Return the words of a counter file, as u64. None: these are not the bytes of one with so many fragments."""
+    """Return the words of a counter file, as u64. None: `raw` is not a counter file for this number of fragments."""
     if len(raw) != 8 * (BASE + fragments):
         return None
     words: NDArray[np.uint64] = np.frombuffer(raw, "<u8")

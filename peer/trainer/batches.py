@@ -29,7 +29,7 @@ class Batch:
     end: Cursor
     """Where the next batch begins."""
     skipped: tuple[Cursor, ...] = ()
-    """Places from `begin` to `end` at which the rest of a shard was skipped, because nobody had it."""
+    """Places from `begin` to `end` at which the rest of a shard was skipped, because no peer had it."""
 
 
 class _NotYet(Exception):

@@ -147,7 +147,7 @@ class Boundary:
         self.pace = StepPace()
         self.tokens_per_s = 0.0
         self.running = False
-        """Whether a work request is active, or training continues after one that did not ask to hold."""
+        """Whether training is wanted: a work request is active, or the last one was to continue after its snapshot."""
         self.ordered = False
         """Whether the present daemon has sent a work request yet."""
         self._order: WorkOrder | None = None

@@ -300,7 +300,8 @@ class TrainerClient:
     async def stop(self) -> None:
         """End the trainer process within two seconds.
 
-        Keeps a process that was started early and is not used yet, and the user's program of an attached loop."""
+        Does not end a process that was started early and is not used yet, nor the user's program of an attached
+        loop."""
         self._prepared = False
         if self._attached is not None:
             for handing in self._handovers:

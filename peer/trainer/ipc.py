@@ -24,8 +24,8 @@ class DaemonPipe:
     """Sends messages to the daemon, and puts those that arrive into `inbox`, from a thread that reads the socket.
 
     `on_end` is called when the socket closes, by the thread that notices it: the reader, a sender, or both. Its
-    argument is an exit code: 3 if the socket failed or a line was no message, else 0. By default the process exits at
-    once, which is safe because everything that has to survive lies in memory-mapped files."""
+    argument is an exit code: 3 if the socket failed or a line was not valid JSON, else 0. By default the process exits
+    at once, which is safe because everything that has to survive lies in memory-mapped files."""
 
     def __init__(self, line: socket.socket, on_end: Callable[[int], None] = os._exit) -> None:
         self._socket = line

@@ -25,6 +25,7 @@ def follows(chosen: Method) -> dict[str, Any]:
 
 
 def refusals(method: Method) -> Iterator[Refusal]:
+    """Refuse eager updates outside of groups with several fragments, and together with a delay or a local part."""
     if not method.eager:
         return
     if not method.one_state or method.fragments < 2:
@@ -43,6 +44,7 @@ def refusals(method: Method) -> Iterator[Refusal]:
 
 
 def cautions(method: Method, exchanges: int) -> Iterator[Caution]:
+    """Warn of eager updates, and of a momentum with them, by the losses that were measured."""
     if not method.eager:
         return
     gained = " and ".join(f"{percent:g} % after {count}" for count, percent in EAGER_GAINED.items())

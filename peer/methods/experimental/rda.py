@@ -21,6 +21,7 @@ def follows(chosen: Method) -> dict[str, Any]:
 
 
 def refusals(method: Method) -> Iterator[Refusal]:
+    """Refuse the radial-directional mean with sparse contributions, eager updates or too few members."""
     if method.mean != "rda" or not method.one_state:
         return
     if method.codec == "topk":

@@ -1,5 +1,5 @@
-"""SparseLoCo (arXiv 2508.15706): members of a group send only the largest elements of their pseudo-gradients. The rest
-is added to the next one (error feedback)."""
+"""SparseLoCo (arXiv 2508.15706): members of a group send only the largest elements of their pseudo-gradients. The
+remainder is added to the next one (error feedback)."""
 
 from __future__ import annotations
 

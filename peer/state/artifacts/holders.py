@@ -42,7 +42,10 @@ class ArtifactTransport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
+    """A peer's answer about one artifact, with the reason if it does not give it."""
+
     until: float
+    """End of the answer's validity, by the time of the event loop."""
     held: bool
     reason: str = ""
 

@@ -1,4 +1,4 @@
-"""The interface of training data, which is shards of tokens and a hold-out, and the data that is all here at once."""
+"""`TrainingData`: the interface of training data. `Corpus`: data that is completely available when it is opened."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ class TrainingData(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Training data that is completely here, in memory or in mapped files. No document is in both parts."""
+    """Training data that is completely available, in memory or in mapped files.
+
+    No document is in both `train` and `holdout`."""
 
     train: Tokens
     holdout: Tokens
@@ -96,7 +98,7 @@ class Corpus:
         return self.train[number * PIECE_TOKENS : (number + 1) * PIECE_TOKENS + 1]
 
     def request(self, shards: Sequence[int]) -> None:
-        """Do nothing: all of it is here."""
+        """Do nothing: all shards are available."""
 
     def retry_missing(self) -> None:
         raise AssertionError("all of it is here")

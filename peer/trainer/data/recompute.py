@@ -92,6 +92,7 @@ def _shards(manifest: Manifest, data: Path | None) -> _Shards:
 
 
 def main(manifest: str, journal: str, peer_id: str, data: str | None = None) -> None:
+    """Print the recomputed batches: see the module."""
     signed = load_signed(Path(manifest))
     for again in recompute(signed.manifest, peer_id, Path(journal), Path(data) if data else None):
         place = cursor_text(again.batch.begin)
