@@ -152,7 +152,7 @@ class DhtDirectory:
             await self._publish(self._supervisor.node)
 
     async def withdraw(self) -> None:
-        """Replace our record by an expired one that says LEAVING, within `WITHDRAW_S`. A failure is ignored."""
+        """Replace our record by an expired one with the status LEAVING, within `WITHDRAW_S`. A failure is ignored."""
         if self._own is None:
             return
         at = max(self._now(), self._own.issued_at + 1e-3)
@@ -239,16 +239,16 @@ class DhtDirectory:
             if not known and not nodes:
                 continue
             found_near = await node.find_near(bucket_key(self._run_id, bits), nodes)
-            if found_near is not None and known <= (near := self._take(found_near)):
+            if found_near is not None and known <= (near := self._add_found(found_near)):
                 there[bits] = near
         missed = [bits for bits in wanted if bits not in there]
         found = await node.find_in([bucket_key(self._run_id, bits) for bits in missed]) if missed else []
-        there |= {bits: self._take(values) for bits, values in zip(missed, found, strict=True)}
+        there |= {bits: self._add_found(values) for bits, values in zip(missed, found, strict=True)}
         self._seen |= there
         return there
 
-    def _take(self, found: Sequence[bytes]) -> set[PeerId]:
-        """Add what a look found to the store, and return the live peers among it."""
+    def _add_found(self, found: Sequence[bytes]) -> set[PeerId]:
+        """Add the records that a look found to the store. Return the peers among them that are live."""
         now = self._now()
         for raw in found:
             self._records.add(raw, now)
@@ -292,7 +292,7 @@ class DhtDirectory:
         return list(self._supervisor.addresses)
 
     def neighbours(self) -> int:
-        """Return the size of the routing table; 0: alone."""
+        """Return the number of nodes in the routing table; 0: this node is alone."""
         return len(self._supervisor.node.neighbours()) if self._supervisor.node is not None else 0
 
     def contact(self) -> DialReport:

@@ -98,7 +98,7 @@ class LanPeers:
         }
 
     def _confirmed_of(self, peer: PeerId, endpoints: Sequence[str]) -> list[str]:
-        """Return those of the endpoints at whose host the key of the peer has answered us."""
+        """Return the endpoints at whose host the key of the peer has answered us."""
         answered = self._answered_hosts(peer)
         return [endpoint for endpoint in endpoints if host_of(endpoint) in answered]
 
@@ -170,15 +170,15 @@ class LanPeers:
             return
         info = AsyncServiceInfo(SERVICE, name)
         if state_change is ServiceStateChange.Removed:
-            self._take_goodbye(peer)
+            self._on_goodbye(peer)
         elif info.load_from_cache(zeroconf):
-            self._take(peer, info)
+            self._add_announced(peer, info)
         elif len(self._asking) < MAX_ASKING:
             task = asyncio.create_task(self._look_up(zeroconf, peer, info))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
 
-    def _take_goodbye(self, peer: PeerId) -> None:
+    def _on_goodbye(self, peer: PeerId) -> None:
         """Let an unconfirmed name be displaced first. The name itself stays: anybody can send a goodbye, and a peer
         that has left loses its record anyway."""
         if peer in self.found and not self._confirmed_of(peer, self.found[peer]):
@@ -187,11 +187,11 @@ class LanPeers:
     async def _look_up(self, zeroconf: Zeroconf, peer: PeerId, info: AsyncServiceInfo) -> None:
         try:
             if await info.async_request(zeroconf, 1000 * ANSWER_S):
-                self._take(peer, info)
+                self._add_announced(peer, info)
         except (OSError, Error) as error:
             log.debug("no answer about %s: %s", peer, error)
 
-    def _take(self, peer: PeerId, info: AsyncServiceInfo) -> None:
+    def _add_announced(self, peer: PeerId, info: AsyncServiceInfo) -> None:
         """Remember the announced addresses of a peer, if they are of this run and of this network."""
         if info.properties.get(b"run") != self._tag or not info.port:
             return

@@ -142,7 +142,7 @@ def _cannot_listen(address: str, error: OSError) -> AddressError:
 
 
 def address_taken(listen: str) -> AddressError:
-    """Make the error for an address that another program listens at."""
+    """Return the error for an address at which another program listens."""
     return AddressError(
         f"cannot listen on {listen}: another program holds this port",
         "Choose another port with --host-maddrs, or stop the other program. Port 0 takes any free one.",

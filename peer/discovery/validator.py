@@ -45,7 +45,7 @@ class RecordGate:
         peers whose entries are read first from a large answer."""
         self.now, self.own_run, self.first = now, own_run, first
         self.refused: Counter[Code] = Counter()
-        """Refused entries, by the code of InvalidRecord."""
+        """Number of refused entries, by the code of InvalidRecord."""
 
     def admit(self, key_slot: bytes, subkey: bytes, value: bytes, expiry: float) -> bool:
         """Return whether to store or accept this entry.

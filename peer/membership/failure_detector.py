@@ -126,7 +126,7 @@ class FailureDetector:
         return self.membership.heard_ago(peer, self._now())
 
     def report(self) -> MembershipStatus:
-        """For `peer status` and the metrics."""
+        """Return the suspected peers for `peer status` and the metrics."""
         now, cases = self._now(), self.membership.cases()
         cut_off = self.membership.cut_off(now)
         return MembershipStatus(
@@ -164,7 +164,7 @@ class FailureDetector:
                 known = peers()
                 for check in self._due(known, rng):
                     by, about = known[check.by], check.about
-                    asking.create_task(self._ask(transport, by, about))
+                    asking.create_task(self._ask_witness(transport, by, about))
                 await sleep(TICK_S)
 
     def _due(self, known: Mapping[PeerId, PeerRecord], rng: random.Random) -> list[Check]:
@@ -173,7 +173,7 @@ class FailureDetector:
         self._journal(changed)
         return checks
 
-    async def _ask(self, transport: SwarmCalls, by: PeerRecord, about: PeerId) -> None:
+    async def _ask_witness(self, transport: SwarmCalls, by: PeerRecord, about: PeerId) -> None:
         began, bound_s = self._now(), self.timeout(by.peer_id) + DIAL_S
         try:
             vouched = await transport.vouch(by, about, bound_s)

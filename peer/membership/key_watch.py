@@ -55,7 +55,7 @@ class KeyWatch:
 
     @property
     def stops(self) -> bool:
-        """Whether this process has to stop."""
+        """Whether this process has to stop, because another one with our key started earlier."""
         return self._starts.earlier is not None
 
     def note_own_record(self, record: PeerRecord) -> None:

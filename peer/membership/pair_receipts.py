@@ -36,7 +36,7 @@ MOST_SWAPS = 64
 MOST_EARLY = 64
 """Partners whose signature is kept although we have not judged their params yet."""
 MOST_ASKED = 1024
-"""Peers that are remembered as asked for their receipts."""
+"""Most peers that are remembered as asked for their receipts."""
 ASK_AGAIN = 32
 """Rounds after which a peer may be asked for its receipts again."""
 
@@ -117,7 +117,7 @@ class PairReceipts:
         return self._log.entries
 
     def report(self) -> ReceiptsStatus:
-        """For `peer status`."""
+        """Return the numbers of receipts for `peer status`."""
         waiting = sum(not swap.settled and swap.tries < TRIES for swap in self._swaps.values())
         return ReceiptsStatus(self.kept, waiting, self._refused)
 
@@ -168,18 +168,18 @@ class PairReceipts:
         while True:
             await self._due.wait()
             self._due.clear()
-            for swap in self._to_ask():
-                await self._ask(swap)
-            await self._ask_stranger()
+            for swap in self._swaps_to_sign():
+                await self._request_signature(swap)
+            await self._request_receipts()
 
-    def _to_ask(self) -> list[_Swap]:
+    def _swaps_to_sign(self) -> list[_Swap]:
         return [
             swap
             for swap in self._swaps.values()
             if swap.asks and not swap.settled and swap.tries < TRIES and swap.asked_in != self._round
         ]
 
-    async def _ask(self, swap: _Swap) -> None:
+    async def _request_signature(self, swap: _Swap) -> None:
         record = self._peers().get(swap.statement.partner)
         if record is None or swap.settled:
             return
@@ -201,14 +201,14 @@ class PairReceipts:
         swap.settled = True
         receipt = Countersigned(swap.statement, signed_opinion.opinion, signed_opinion.signature)
         if receipt.holds(self._log.signer.verify):
-            self._log.keep(receipt)
+            self._log.append(receipt)
             return
         self._refused += 1
         statement = swap.statement
         reason = "it did not sign the swap as we saw it"
         self._emit(events.ReceiptRefused(peer=statement.partner, round=statement.key.round, reason=reason))
 
-    async def _ask_stranger(self) -> None:
+    async def _request_receipts(self) -> None:
         """Ask one peer that is not proven and was not asked lately for the receipts that others have signed for it."""
         peers = self._peers()
         if not any(peer in self._trust for peer in peers):

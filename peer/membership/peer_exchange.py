@@ -58,7 +58,7 @@ class PeerExchange:
         self._turn = 0
         self._answered = False
         """Whether one of the peers asked last has answered."""
-        self._told: set[PeerId] = set()
+        self._aware: set[PeerId] = set()
         """Peers that have seen our record."""
         self._greeted: set[PeerId] = set()
         """Peers that this peer called as a newcomer, whether they answered or not."""
@@ -75,7 +75,7 @@ class PeerExchange:
         if shown:
             self._learn([shown], of=caller)
         if self._records.own():
-            self._told.add(caller)
+            self._aware.add(caller)
         live = self._records.known()
         live.pop(caller, None)
         proven = [peer for peer in live if self._trusted.is_proven(peer) or peer in self._trusted.ticket]
@@ -87,24 +87,24 @@ class PeerExchange:
     async def run(self, transport: SwarmCalls) -> None:
         """Request records until cancelled."""
         while True:
-            await self.ask(transport)
+            await self.request_records(transport)
             asked, jitter = self._clock.now(), self._rng.uniform(0.8, 1.2)
             while self._clock.now() < asked + self._pause() * jitter:
                 await self._clock.sleep(min(SOON_S, self._pause()) * jitter)
 
-    async def ask(self, transport: SwarmCalls) -> None:
+    async def request_records(self, transport: SwarmCalls) -> None:
         """Ask some peers once. Never raises for the failure of another peer."""
         self._answered = False
-        await asyncio.gather(*(self._ask(transport, record) for record in self._whom()))
+        await asyncio.gather(*(self._request(transport, record) for record in self._next_peers()))
 
-    async def _ask(self, transport: SwarmCalls, record: PeerRecord) -> None:
+    async def _request(self, transport: SwarmCalls, record: PeerRecord) -> None:
         try:
             given = await transport.fetch_peers(record, self._records.own(), ASK_TIMEOUT_S)
         except ExchangeError:
             return
         self.asked += 1
         self._answered = True
-        self._told.add(record.peer_id)
+        self._aware.add(record.peer_id)
         self._learn(given[:MAX_SHOWN_RECORDS])
 
     def _learn(self, shown: Sequence[Shown], of: PeerId | None = None) -> None:
@@ -114,7 +114,7 @@ class PeerExchange:
             except InvalidRecord:
                 continue  # `RecordStore` has already counted and reported the bad record
 
-    def _whom(self) -> list[PeerRecord]:
+    def _next_peers(self) -> list[PeerRecord]:
         """Return the peers to ask next.
 
         A newcomer asks peers that it has not called yet, at most `GREET_AT_ONCE`. Later peers that do not seem to find
@@ -122,14 +122,14 @@ class PeerExchange:
         and other peers are asked in turn."""
         known = self._records.known()
         live = {peer: record for peer, record in known.items() if record.reach}
-        self._told &= known.keys()
+        self._aware &= known.keys()
         if strangers := self._to_greet():
             first = [peer for peer in strangers if peer in self._trusted.ticket or self._trusted.is_proven(peer)]
             others = self._sample([peer for peer in strangers if peer not in first], GREET_AT_ONCE)
             greeted = [*first, *others][:GREET_AT_ONCE]
             self._greeted.update(greeted)
             return [live[peer] for peer in greeted]
-        if untold := self._untold():
+        if untold := self._unaware():
             return [live[peer] for peer in self._sample(untold, AT_ONCE)]
         ticket = [peer for peer in live if peer in self._trusted.ticket]
         proven = [peer for peer in live if self._trusted.is_proven(peer) and peer not in ticket]
@@ -144,7 +144,7 @@ class PeerExchange:
         now, live = self._clock.now(), self._records.known().values()
         if self._to_greet():
             return GREET_PAUSE_S
-        if self._untold() or not self._answered:
+        if self._unaware() or not self._answered:
             return SOON_S
         renewed_s = max((record.expires_at - record.issued_at for record in live), default=0.0) / RENEWED
         seldom_s = max(SELDOM_S, renewed_s)
@@ -163,14 +163,14 @@ class PeerExchange:
         if now >= self._new_until or len(self._greeted) >= GREETED:
             return []
         known = self._records.known()
-        return [p for p, record in known.items() if record.reach and p not in self._told and p not in self._greeted]
+        return [p for p, record in known.items() if record.reach and p not in self._aware and p not in self._greeted]
 
-    def _untold(self) -> list[PeerId]:
+    def _unaware(self) -> list[PeerId]:
         """Return the callable peers that only other peers have shown us and that have not seen our record."""
         if not self._records.looks_show_all():
             return []
         known = self._records.known()
-        lent = [peer for peer in known if peer not in self._told and self._records.is_lent(peer)]
+        lent = [peer for peer in known if peer not in self._aware and self._records.is_lent(peer)]
         return [peer for peer in lent if known[peer].reach]
 
     def _sample(self, peers: Sequence[PeerId], count: int) -> list[PeerId]:

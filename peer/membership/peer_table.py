@@ -241,7 +241,7 @@ class PeerTable:
         self._own.changed.set()
 
     async def look(self) -> None:
-        """Read the directory now."""
+        """Read the directory now, and update the set of live peers."""
         began = self._clock.now()
         self._looked = await self._directory.peers()
         self._looked_at = began

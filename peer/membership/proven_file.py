@@ -40,11 +40,11 @@ class ProvenFile:
         try:
             while True:
                 await clock.sleep(KEEP_EVERY_S)
-                self._keep()
+                self._save()
         finally:
-            self._keep()
+            self._save()
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         """Write the file if there are changes. At most 600 KB to the page cache, which takes a few milliseconds."""
         if (raw := self.peers.take_news()) is None:
             return

@@ -63,7 +63,7 @@ class ReachabilityProbe:
         """Whether others can dial us; True as long as nobody has tried."""
         return self.reachability.reachable() is not False
 
-    async def ask(self, peers: Iterable[PeerRecord]) -> None:
+    async def ask_if_due(self, peers: Iterable[PeerRecord]) -> None:
         """Ask one of these peers to dial us, if a question is due; the first time several. A peer that does not answer
         does not count as a failed dial."""
         now, ours = self._clock.now(), self._endpoints()
@@ -143,7 +143,7 @@ class ReachabilityProbe:
     ) -> None:
         """Ask until cancelled."""
         while True:
-            await self.ask((await peers()).values())
+            await self.ask_if_due((await peers()).values())
             await self._clock.sleep(settled_tick_s if self.reachability.settled() else TICK_S)
 
 

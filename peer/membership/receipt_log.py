@@ -52,7 +52,7 @@ class ReceiptLog:
         except (HomeUnusable, ValueError, BrokenChain) as error:
             self._begin_anew(str(error))
 
-    def keep(self, receipt: Countersigned) -> bool:
+    def append(self, receipt: Countersigned) -> bool:
         """Append a receipt. Return whether it is written."""
         if receipt.ours.key.round in self._recent:
             return False
@@ -63,7 +63,7 @@ class ReceiptLog:
         except HomeUnusable as error:
             self._emit(events.CheckpointFailed(reason=f"a receipt was not kept: {error.found}"))
             return False
-        self._note(receipt)
+        self._remember(receipt)
         return True
 
     def shown(self) -> list[ShownReceipt]:
@@ -74,7 +74,7 @@ class ReceiptLog:
         self._store.append(record)
         self._head = hash_of(record)
 
-    def _note(self, receipt: Countersigned) -> None:
+    def _remember(self, receipt: Countersigned) -> None:
         statement = receipt.statement
         self.entries += 1
         self._recent.append(statement.key.round)
@@ -103,7 +103,7 @@ class ReceiptLog:
         for at, record in enumerate(newest, count - len(newest) + 1):
             if link_of(record) != before and (at == 1 or record is not newest[0]):
                 raise BrokenChain(at, "it does not follow the record before it")
-            self._note(receipt_in(record))
+            self._remember(receipt_in(record))
             before = hash_of(record)
         self._head, self.entries = before, count
 

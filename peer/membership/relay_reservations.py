@@ -101,7 +101,7 @@ class RelayReservations:
         """Return the reservations for `peer status`."""
         return tuple(RelayPlace(peer, place.relay.address.endpoint, place.rate) for peer, place in self._places.items())
 
-    def left(self, relay: PeerId, fault: RelayFault) -> None:
+    def leave(self, relay: PeerId, fault: RelayFault) -> None:
         """Leave a relay that failed us, and avoid it for a while.
 
         If it is the last relay with a granted reservation, it stays until there is another one: the failure may have
@@ -145,13 +145,13 @@ class RelayReservations:
                 self._give_back(peer, why, Code.SURPLUS)
         for address, why in choice.ask.items():
             if address.peer_id not in self._places:
-                self._ask(known[address.peer_id], self._candidate(known[address.peer_id]), why)
+                self._reserve(known[address.peer_id], self._candidate(known[address.peer_id]), why)
 
     def _candidate(self, record: PeerRecord) -> RelayCandidate:
         address = RelayAddress(record.peer_id, record.endpoints[0])
         return RelayCandidate(address, of_operator=record.peer_id in self.setting.nodes)
 
-    def _ask(self, record: PeerRecord, relay: RelayCandidate, why: str) -> None:
+    def _reserve(self, record: PeerRecord, relay: RelayCandidate, why: str) -> None:
         task = asyncio.create_task(self._hold(record, why), name="reservation")
         self._places[record.peer_id] = _Place(relay, self.clock.now(), task)
         self._tasks.add(task)
@@ -176,7 +176,7 @@ class RelayReservations:
         except PartnerRefused as refused:
             ended = refused.reason
             self.memory.busy(peer, self.clock.now())
-        except ExchangeError as error:  # it may be back soon; `left` handles a relay that fails repeatedly
+        except ExchangeError as error:  # it may be back soon; `leave` handles a relay that fails repeatedly
             ended = str(error)
             self.memory.busy(peer, self.clock.now(), RETURN_S if place.rate > 0 else SILENT_S)
         finally:

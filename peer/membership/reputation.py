@@ -92,7 +92,7 @@ class Reputation:
         self.stranger_budget.offended(peer)
         if score > OUT_OF_FAVOUR:
             self.proven.disgraced(peer)
-        self._note(now, peer, code, reason)
+        self._record(now, peer, code, reason)
         _remember(self._why, peer, reason)
         if times := self._times_to_write(peer, code, now):
             out_s = round(self._scores.out_for_s(peer, now), 1)
@@ -105,7 +105,7 @@ class Reputation:
     def refused(self, address: str, code: Code, reason: str) -> None:
         """Record the refusal of a caller that has not proved its key."""
         now = self._now()
-        self._note(now, address, code, reason)
+        self._record(now, address, code, reason)
         if times := self._times_to_write(address, code, now):
             self._emit(events.CallerRefused(caller=address, code=code, reason=reason, times=times))
 
@@ -176,7 +176,7 @@ class Reputation:
         return len(list(self.proven)), self._left_out
 
     def report(self) -> ReputationStatus:
-        """For `peer status`."""
+        """Return the refusals and the peers that are out of favour, for `peer status`."""
         now = self._now()
         out = self._scores.out_of_favour(now)
         return ReputationStatus(
@@ -189,7 +189,7 @@ class Reputation:
             ),
         )
 
-    def _note(self, now: float, caller: str, code: Code, reason: str) -> None:
+    def _record(self, now: float, caller: str, code: Code, reason: str) -> None:
         self._counts[code] += 1
         last = self._last[-1] if self._last else None
         if last is not None and (last.caller, last.code, last.reason) == (caller, code, reason):

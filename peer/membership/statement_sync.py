@@ -88,7 +88,7 @@ class StatementSync:
         if folder is not None:
             self._read_kept(folder)
         log.new.clear()
-        self._noted = log.new_count
+        self._journaled_count = log.new_count
 
     def _read_kept(self, folder: Path) -> None:
         for family in FAMILIES:
@@ -128,14 +128,14 @@ class StatementSync:
         """Add statements that were signed on this machine; they are not checked again."""
         for statement in statements:
             self._add(PeerId(""), statement)
-        self._note()
+        self._journal_new()
 
     def read(self, operators_file: Path) -> None:
         """Add the statements that the operator has put into a file beside the manifest. Raises ManifestError."""
         try:
             load(operators_file, self.log)
         finally:
-            self._note()
+            self._journal_new()
 
     def _add(self, giver: PeerId, statement: Statement[Document]) -> None:
         if why := self.log.disputes(statement):
@@ -148,11 +148,11 @@ class StatementSync:
             self._journaled.add((peer, code))
             self._emit(REFUSED[family](peer=peer, code=code, reason=reason))
 
-    def _note(self) -> None:
+    def _journal_new(self) -> None:
         """Journal and save new statements."""
-        if self.log.new_count == self._noted:
+        if self.log.new_count == self._journaled_count:
             return
-        self._noted = self.log.new_count
+        self._journaled_count = self.log.new_count
         for new in self.log.new:
             match new.document:
                 case AmendmentDocument(number=number) as document:
@@ -170,9 +170,9 @@ class StatementSync:
             self._emit(events.PaperRefused(peer="", code=Code.TAKEN_BACK, reason=reason))
         self.log.dropped.clear()
         if self._folder is not None:
-            self._keep(self._folder)
+            self._save(self._folder)
 
-    def _keep(self, folder: Path) -> None:
+    def _save(self, folder: Path) -> None:
         for family, statements in ((AMENDMENT, self.log.chain), (PAPER, self.log.papers)):
             try:
                 write_statements(folder / family.kept, statements)
@@ -188,7 +188,7 @@ class StatementSync:
 
         Return the number of answers that took; 0: no answer came, or an amendment was invalid. Never raises: invalid
         statements are journaled, once for each peer and code."""
-        fetch = {AMENDMENT: self._ask_amendments, PAPER: self._ask_papers}
+        fetch = {AMENDMENT: self._fetch_amendments, PAPER: self._fetch_papers}
         answers, good = 0, True
         for family in families:
             try:
@@ -199,10 +199,10 @@ class StatementSync:
             except ExchangeError:
                 return 0
             finally:
-                self._note()
+                self._journal_new()
         return answers if good else 0
 
-    async def _ask_amendments(self, transport: SwarmCalls, record: PeerRecord) -> int:
+    async def _fetch_amendments(self, transport: SwarmCalls, record: PeerRecord) -> int:
         """Ask until the peer has no more. Return the number of answers. Raises ExchangeError or BadPayload."""
         answers, count = 0, -1
         while count < len(self.log.chain):
@@ -213,8 +213,8 @@ class StatementSync:
             answers += 1
         return answers
 
-    async def _ask_papers(self, transport: SwarmCalls, record: PeerRecord) -> int:
-        """Ask once: one answer holds all that a peer has. Raises ExchangeError."""
+    async def _fetch_papers(self, transport: SwarmCalls, record: PeerRecord) -> int:
+        """Request the papers that we lack once, since one answer holds all that a peer has. Raises ExchangeError."""
         given = await transport.fetch_papers(record, self.log.paper_digests(), ASK_TIMEOUT_S)
         for line in given[:MAX_PAPERS]:
             try:
@@ -239,9 +239,9 @@ class StatementSync:
         its answer. A peer that everybody calls, but that makes no exchange calls itself, measures its own round trips
         only by these."""
 
-        async def ask_for_ever(family: Family, pace: Callable[[], float], answered: Answered) -> None:
+        async def request_forever(family: Family, pace: Callable[[], float], answered: Answered) -> None:
             while True:
-                if (record := _whom(list((await peers()).values()), rng)) is not None:
+                if (record := _next_peer(list((await peers()).values()), rng)) is not None:
                     began = clock.now()
                     # only a single answer measures a round trip
                     if await self.fetch_from(transport, record, [family]) == 1:
@@ -252,8 +252,8 @@ class StatementSync:
             return SOON_S if self.log.awaits_start else SELDOM * every_s
 
         return [
-            ask_for_ever(AMENDMENT, lambda: every_s, answered),
-            ask_for_ever(PAPER, pace_of_papers, ignore_answer),
+            request_forever(AMENDMENT, lambda: every_s, answered),
+            request_forever(PAPER, pace_of_papers, ignore_answer),
         ]
 
     # -- incoming calls ----------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class StatementSync:
         return self.log.papers_beyond(frozenset(held[:MAX_PAPERS]))
 
 
-def _whom(records: list[PeerRecord], rng: random.Random) -> PeerRecord | None:
+def _next_peer(records: list[PeerRecord], rng: random.Random) -> PeerRecord | None:
     """Return the peer to ask: every other time a node of the operator, if there is one, otherwise any callable peer.
     None: no callable peer was drawn."""
     if rng.random() < 0.5:

@@ -249,7 +249,7 @@ def compose_peer(
 
         def woke(slept: Slept) -> None:
             """Nothing ran here for a while. No work was done in the time that the machine slept through."""
-            schedule.woke(slept)
+            schedule.note_sleep(slept)
             for fragment, at in committer.based_at.items():
                 committer.based_at[fragment] = at + slept.suspended_s
 
@@ -338,7 +338,7 @@ class DaemonParts:
         if options.resume:
             pause.resume()
         quota = UploadQuota(options.uploads, uploads, journal.append, local.say, changed=changed.set)
-        quota.rest_reasons.append(pause.why)
+        quota.rest_reasons.append(pause.reason)
         return cls(
             options=options,
             journal=journal,

@@ -283,7 +283,7 @@ def pause_or_resume(
     """What holds afterwards, of the volunteer's own word and of the operator's. Raises UsageError."""
     if command == "pause":
         rest.pause(_seconds(request.get("for_s")))
-        say(rest.why())
+        say(rest.reason())
     else:
         rest.resume()
         say("told to go on")

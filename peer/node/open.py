@@ -244,7 +244,7 @@ async def open_node(
             invitation=b"" if own is None else own.raw,
             relaying=RelayPolicy(
                 rate=options.relay,
-                left=lambda relay, fault: reservations.left(relay, fault),
+                left=lambda relay, fault: reservations.leave(relay, fault),
                 record_of=lambda peer: directory.known().get(peer),
                 mapped=lambda: mapping.carries(),
             ),

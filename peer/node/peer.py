@@ -367,7 +367,7 @@ class PeerDaemon:
         node.handler.register(peer_table=parts.view, receipts=parts.members.receipts)
         journal_start(context, state, self._journal.append)
         resume, covered = self._kept_work(joining, parts.supervisor)
-        if why := self._daemon_parts.pause.why():
+        if why := self._daemon_parts.pause.reason():
             node.local.say(f"{why}: this peer will not train; end it with `peer resume`")
         self._join_report.end_phase("clock")
         self._facts.set_phase("starting the trainer")

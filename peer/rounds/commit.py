@@ -189,7 +189,7 @@ class RoundCommitter:
         self._emit(events.SatOut(round=key.round, fragment=key.fragment, reason=reason))
         self._emit(events.RoundMissed(round=key.round, fragment=key.fragment, reason=reason))
 
-    def missed(self, key: RoundKey, reason: str, *, was_due: bool) -> None:
+    def journal_missed(self, key: RoundKey, reason: str, *, was_due: bool) -> None:
         """Journal a round without an outcome, if it was due."""
         if was_due:
             self._emit(events.RoundMissed(round=key.round, fragment=key.fragment, reason=reason))

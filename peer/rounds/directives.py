@@ -114,7 +114,7 @@ class Directives:
     def _holds(self, round_: int, since: int | None) -> dict[str, str]:
         """Return the pauses in force, by who set them ("volunteer" first, "operator"), with a text for a person.
         `since`: the round in which the operator's pause was first noticed."""
-        holds = {"volunteer": self.local_pause.why()} if self.local_pause.active.is_set() else {}
+        holds = {"volunteer": self.local_pause.reason()} if self.local_pause.active.is_set() else {}
         if (why := self._ruling(round_).paused) is not None:
             sentence = f"paused by the operator since round {round_ if since is None else since}"
             holds["operator"] = f"{sentence}: {why}" if why else sentence

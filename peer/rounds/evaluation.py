@@ -85,7 +85,7 @@ class Evaluations:
         needed = moving or not self.current
         return self._took_s if needed and self._took_s <= LAST_MOST_S else 0.0
 
-    def why(self, moving: bool) -> str:
+    def reason(self, moving: bool) -> str:
         """Return why the last state will be evaluated or not, as text for a person."""
         if self.current and not moving:
             return "the last state is evaluated already"

@@ -55,12 +55,12 @@ class InFlightRound:
         else:
             await self._committer.merge(ready.work, merge)
 
-    async def must_stop(self, told: Iterable[asyncio.Future[Any]], due: float | None, clock: Clock) -> None:
-        """Return when the trainer has to stop before the round is due: once one of the `told` futures is done.
+    async def must_stop(self, stop_signals: Iterable[asyncio.Future[Any]], due: float | None, clock: Clock) -> None:
+        """Return when the trainer has to stop before the round is due: once one of `stop_signals` is done.
 
         The trainer may continue until the round is due if a partner counts on this exchange and has no time left to
         find another peer. `due`: run time; None: the round is counted in steps."""
-        await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(stop_signals, return_when=asyncio.FIRST_COMPLETED)
         due_in_s = math.inf if due is None else max(0.0, due - clock.now())
         if self._session is not None and self._session.must_finish(due_in_s):
             await clock.sleep(due_in_s + FINISH_S)
@@ -99,8 +99,8 @@ class InFlightRounds:
         for fragment in list(self._flying):
             await self._ended(fragment)
 
-    async def beside(self, call: Awaitable[T], *told: asyncio.Future[Any]) -> T | None:
-        """Await `call` and return its result, or cancel it and return None once one of the `told` futures is done.
+    async def run_beside(self, call: Awaitable[T], *stop_signals: asyncio.Future[Any]) -> T | None:
+        """Await `call` and return its result, or cancel it and return None once one of `stop_signals` is done.
 
         Raises the errors of rounds in flight meanwhile, except TrainerDied, which the call raises itself. Otherwise
         they would show only when the fragment is due again, and the trainer may be waiting for the result of such a
@@ -109,12 +109,12 @@ class InFlightRounds:
         try:
             while not running.done():
                 flying = {flight.task for _, flight in self._flying.values() if not flight.task.done()}
-                await asyncio.wait({running, *flying, *told}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({running, *flying, *stop_signals}, return_when=asyncio.FIRST_COMPLETED)
                 for task in flying:
                     if task.done() and (task.cancelled() or not isinstance(task.exception(), TrainerDied)):
                         assert not task.cancelled(), "nobody gave this flight up"
                         task.result()
-                if not running.done() and any(one.done() for one in told):
+                if not running.done() and any(one.done() for one in stop_signals):
                     return None
             return running.result()
         finally:
@@ -133,7 +133,7 @@ class InFlightRounds:
         flight.task.cancel()
         await asyncio.wait({flight.task})
         if flight.task.cancelled():
-            self._committer.missed(key, reason, was_due=was_due)
+            self._committer.journal_missed(key, reason, was_due=was_due)
         elif not isinstance(flight.task.exception(), TrainerDied):
             flight.task.result()
 

@@ -296,7 +296,7 @@ class RoundLoop:
         self._launch(flight, work, due, hold)
         if hold:
             await self._flights.finish()
-        self._schedule.took(round_, self._clock.now() - started)
+        self._schedule.record_duration(round_, self._clock.now() - started)
         await self._between(round_ + 1)
         return self._schedule.next(round_)
 
@@ -331,7 +331,7 @@ class RoundLoop:
         request = WorkRequest(key, steps, until, hold, scale, self._pause_after(hold), round_s)
         told = self._shutdown.future, self._directives.local_pause.active.future
         async with background_task(flight.must_stop(told, due, self._clock)) as stop:
-            return await self._flights.beside(self._trainer.work(request), stop)
+            return await self._flights.run_beside(self._trainer.work(request), stop)
 
     def _pause_after(self, hold: bool) -> int | None:
         """Return the inner steps after which the trainer waits for the result; None: it does not wait. With a clock in

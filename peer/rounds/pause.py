@@ -105,7 +105,7 @@ class LocalPause:
         if self._until is not None and now >= self._until:
             self._since = self._until = None
         self._overruled &= self._reasons(now).keys()
-        if self.why():
+        if self.reason():
             self.active.set()
         else:
             self.active.clear()
@@ -130,7 +130,7 @@ class LocalPause:
             tell(f"waiting to fetch the run: {self.machine.holds[UNMETERED]}")
             await sleep(LOOK_EVERY_S)
 
-    def why(self) -> str:
+    def reason(self) -> str:
         """Return why this peer is paused, as text for a person; empty: it is not."""
         now = self._now()
         if self._since is not None and (self._until is None or now < self._until):
@@ -144,9 +144,9 @@ class LocalPause:
         return math.inf if self._quiet is None else self._quiet.begin_in(self._minute(now)) * MINUTE_S - now % MINUTE_S
 
     def report(self) -> PauseStatus:
-        """For `peer status`."""
+        """Return the state of the pause for `peer status`."""
         return PauseStatus(
-            now=self.why() or "no",
+            now=self.reason() or "no",
             since=self._since,
             until=self._until,
             quiet_hours=None if self._quiet is None else str(self._quiet),

@@ -58,7 +58,7 @@ class RoundSchedule:
         self._slept: Slept | None = None
         """The suspension noticed in the present round, which explains missed rounds; None: there was none."""
 
-    def woke(self, slept: Slept) -> None:
+    def note_sleep(self, slept: Slept) -> None:
         """Record that the machine slept: the rounds that passed are journaled as skipped, not as missed."""
         self._slept = slept
 
@@ -137,7 +137,7 @@ class RoundSchedule:
             self._emit(events.RoundMissed(round=missed, fragment=fragment, reason=reason))
         return played
 
-    def took(self, round_: int, seconds: float) -> None:
+    def record_duration(self, round_: int, seconds: float) -> None:
         """Record the duration of a round."""
         if self.in_steps:
             slot_s = seconds / slots_of(self.rounds.growth, round_)

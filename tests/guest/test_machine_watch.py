@@ -45,9 +45,9 @@ def test_a_lost_condition_pauses_at_once_and_says_why() -> None:
     assert not machine.look()
     machine.power.holds = False
     assert machine.look()
-    assert machine.pause.why() == "it is False (--when plugged-in)"
+    assert machine.pause.reason() == "it is False (--when plugged-in)"
     assert machine.pause.report().conditions["plugged-in"] == ConditionStatus(
-        value=False, why=machine.pause.why(), measured=""
+        value=False, why=machine.pause.reason(), measured=""
     )
     machine.power.holds = True
     assert machine.look(), "it has to hold for a while"
@@ -94,10 +94,10 @@ def test_quiet_hours_and_conditions_hold_side_by_side() -> None:
     assert machine.look()
     machine.power.holds = False
     machine.look()
-    assert machine.pause.why() == "quiet hours 00:00-00:01; it is False (--when plugged-in)"
+    assert machine.pause.reason() == "quiet hours 00:00-00:01; it is False (--when plugged-in)"
     machine.look(60.0)
     machine.pause.look()
-    assert machine.pause.why() == "it is False (--when plugged-in)"
+    assert machine.pause.reason() == "it is False (--when plugged-in)"
 
 
 def test_within_its_context_the_watch_notices_by_itself() -> None:

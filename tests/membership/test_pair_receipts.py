@@ -216,7 +216,7 @@ async def test_a_stranger_is_vouched_for_by_those_that_are_proven_to_us(one: Pee
         signed = replace(reports(3 if signer is third else 4)[0])
         signer.receipts.record_swap(other.id, RoundKey(3 if signer is third else 4, 0), signed, YES, dialled=True)
         signer.knows(other)
-        await signer.receipts._ask(next(iter(signer.receipts._swaps.values())))
+        await signer.receipts._request_signature(next(iter(signer.receipts._swaps.values())))
     assert {shown.statement.signer for shown in other.receipts.shown()} == {third.id, liar.id}
     one.knows(third)
     one.trust.proven = {third.id}
@@ -260,12 +260,12 @@ def test_the_chain_goes_on_after_a_restart() -> None:
     for round_ in range(3):
         log = ReceiptLog(RUN, owner.id, owner.key.signer, store, owner.events.append)
         receipt = countersigned(owner.key, partner, round_, YES, YES)
-        assert log.keep(receipt)
-        assert not log.keep(receipt), "no round twice"
+        assert log.append(receipt)
+        assert not log.append(receipt), "no round twice"
     owner.store = store
     assert owner.chain().entries == 3
     again = ReceiptLog(RUN, owner.id, owner.key.signer, store, owner.events.append)
-    assert not again.keep(countersigned(owner.key, partner, 1, YES, YES))
+    assert not again.append(countersigned(owner.key, partner, 1, YES, YES))
     assert [one.statement.key.round for one in again.shown()] == [2]
     assert not owner.events
 
@@ -277,7 +277,7 @@ def test_a_chain_that_was_changed_is_set_aside_and_a_new_one_begins() -> None:
         store, told = MemoryReceipts(), list[Event]()
         store.records = list(damaged)
         log = ReceiptLog(RUN, owner.id, owner.key.signer, store, told.append)
-        assert log.keep(countersigned(owner.key, partner, 7, YES, YES))
+        assert log.append(countersigned(owner.key, partner, 7, YES, YES))
         owner.store = store
         assert owner.chain().entries == 1
         assert isinstance(told[0], CheckpointFailed)
@@ -296,8 +296,8 @@ def test_a_long_chain_is_followed_at_its_end_alone() -> None:
     log = ReceiptLog(RUN, owner.id, owner.key.signer, store, owner.events.append)
     assert log.entries == RECENT + 5
     assert not owner.events
-    assert not log.keep(Countersigned(replace(receipt.ours, key=RoundKey(RECENT, 0)), YES, signature))
-    assert log.keep(Countersigned(replace(receipt.ours, key=RoundKey(RECENT + 5, 0)), YES, signature))
+    assert not log.append(Countersigned(replace(receipt.ours, key=RoundKey(RECENT, 0)), YES, signature))
+    assert log.append(Countersigned(replace(receipt.ours, key=RoundKey(RECENT + 5, 0)), YES, signature))
     assert link_of(store.records[-1]) == hash_of(entry)
     store.records.pop(RECENT)
     ReceiptLog(RUN, owner.id, owner.key.signer, store, owner.events.append)
@@ -315,8 +315,8 @@ def test_a_full_disk_costs_receipts_and_nothing_else() -> None:
 
     store = Full()
     owner, partner = Peer(store), Signing()
-    assert not owner.log.keep(countersigned(owner.key, partner, 1, YES, YES))
+    assert not owner.log.append(countersigned(owner.key, partner, 1, YES, YES))
     store.full = False
-    assert owner.log.keep(countersigned(owner.key, partner, 2, YES, YES))
+    assert owner.log.append(countersigned(owner.key, partner, 2, YES, YES))
     assert owner.chain().entries == 1
     assert [event.kind for event in owner.events] == ["checkpoint_failed"]

@@ -50,7 +50,7 @@ class Node:
         return other.exchange.on_peers(self.me, own)
 
     async def ask(self) -> None:
-        await self.exchange.ask(cast(Any, self))
+        await self.exchange.request_records(cast(Any, self))
 
 
 class Swarm:

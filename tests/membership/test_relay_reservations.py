@@ -214,7 +214,7 @@ async def test_a_relay_that_refuses_or_is_not_reached_gives_way_to_another(swarm
 async def test_a_relay_that_failed_us_is_left_and_its_name_is_told(swarm: Swarm) -> None:
     await passes(1.0)
     bad = next(iter(swarm.held))
-    swarm.reservations.left(PeerId(bad), RelayFault("broken", "2 of its circuits failed"))
+    swarm.reservations.leave(PeerId(bad), RelayFault("broken", "2 of its circuits failed"))
     assert bad not in swarm.named(), "at once"
     assert swarm.left() == [(bad, "2 of its circuits failed")]
     await passes(SHUNNED_S - 10.0)
@@ -224,7 +224,7 @@ async def test_a_relay_that_failed_us_is_left_and_its_name_is_told(swarm: Swarm)
 
 @scenario("a", "b", "c")
 async def test_a_relay_of_others_that_failed_us_is_told_too_and_not_asked(swarm: Swarm) -> None:
-    swarm.reservations.left(PeerId("a"), RelayFault("broken", "2 of its circuits failed"))
+    swarm.reservations.leave(PeerId("a"), RelayFault("broken", "2 of its circuits failed"))
     await passes(1.0)
     assert swarm.left() == [("a", "2 of its circuits failed")]
     assert swarm.named() == {"b", "c"}
@@ -236,7 +236,7 @@ async def test_a_relay_of_others_that_failed_us_is_told_too_and_not_asked(swarm:
 async def test_whatever_callers_say_the_last_relay_stays(swarm: Swarm) -> None:
     await passes(1.0)
     for name in list(swarm.held):
-        swarm.reservations.left(PeerId(name), RelayFault("broken", f"{name} failed"))
+        swarm.reservations.leave(PeerId(name), RelayFault("broken", f"{name} failed"))
     (last,) = swarm.named()
     told = [(name, f"{name} failed") for name in "abc"]
     assert sorted(swarm.left()) == told
@@ -253,7 +253,7 @@ async def test_whatever_callers_say_the_last_relay_stays(swarm: Swarm) -> None:
 async def test_relays_that_failed_are_taken_back_where_there_are_no_others(swarm: Swarm) -> None:
     await passes(1.0)
     for name in list(swarm.held):
-        swarm.reservations.left(PeerId(name), RelayFault("broken", f"{name} failed"))
+        swarm.reservations.leave(PeerId(name), RelayFault("broken", f"{name} failed"))
     await passes(AGAIN_S + 2 * LOOK_EVERY_S)
     assert len(swarm.named()) >= MAX_RELAYS - 1
     asked, left = len(swarm.asked), swarm.left()

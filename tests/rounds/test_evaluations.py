@@ -71,7 +71,7 @@ def test_without_a_measured_evaluation_none_is_begun_at_the_end() -> None:
         made.leaving.set()
         await made.keep(4)
         assert (made.saved, made.judge.asked) == ([4], 0)
-        assert made.all.why(False).startswith("not evaluated: no evaluation has ended here")
+        assert made.all.reason(False).startswith("not evaluated: no evaluation has ended here")
 
     run_virtual(main())
 
@@ -81,7 +81,7 @@ def test_the_last_state_is_evaluated_once_after_it_is_saved() -> None:
         made = Made()
         await made.all.evaluate(3)
         assert (made.all.last_s(False), made.all.last_s(True)) == (0.0, pytest.approx(3.0))
-        assert made.all.why(False) == "the last state is evaluated already"
+        assert made.all.reason(False) == "the last state is evaluated already"
         made.step()
         assert made.all.last_s(False) == pytest.approx(3.0)
         made.leaving.set()
@@ -98,7 +98,7 @@ def test_one_that_takes_too_long_here_is_not_begun_and_the_reason_is_told() -> N
         await made.all.evaluate(3)
         made.step()
         assert (made.all.last_s(False), made.all.last_limit_s()) == (0.0, 0.0)
-        assert made.all.why(False) == "not evaluated: that takes 16 s here, and a leave gives it 15 s"
+        assert made.all.reason(False) == "not evaluated: that takes 16 s here, and a leave gives it 15 s"
 
     run_virtual(main())
 

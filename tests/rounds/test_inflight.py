@@ -54,7 +54,7 @@ def beside(error: BaseException) -> object:
         flights = InFlightRounds(cast(ExchangeStrategy, Opens(fails(error))), cast(RoundCommitter, None))
         flights.begin(RoundKey(0, 0), 0.0, 1.0)
         async with asyncio.timeout(180):
-            return await flights.beside(asyncio.sleep(0.05, "done"))
+            return await flights.run_beside(asyncio.sleep(0.05, "done"))
 
     return asyncio.run(main())
 
@@ -154,8 +154,8 @@ def test_a_call_that_grpc_breaks_off_is_a_lost_partner_and_a_cancelled_one_is_ca
     async def main() -> None:
         transport = GrpcTransport(Identity.generate(), RUN, cast(Any, None), lambda: 0.0)
         with pytest.raises(PartnerLost, match="broken off"):
-            await transport._calls.bounded(fails(asyncio.CancelledError()), NOBODY, 5.0)
-        waiting = asyncio.create_task(transport._calls.bounded(asyncio.Event().wait(), NOBODY, 5.0))
+            await transport._call_client.bounded(fails(asyncio.CancelledError()), NOBODY, 5.0)
+        waiting = asyncio.create_task(transport._call_client.bounded(asyncio.Event().wait(), NOBODY, 5.0))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -173,7 +173,7 @@ def test_a_round_that_is_given_up_before_it_is_due_is_not_one_that_was_missed() 
             waiting.set()
             return False
 
-        def missed(self, key: RoundKey, reason: str, *, was_due: bool) -> None:
+        def journal_missed(self, key: RoundKey, reason: str, *, was_due: bool) -> None:
             told.append((key, was_due))
 
     async def main() -> None:

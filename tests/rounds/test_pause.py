@@ -32,17 +32,17 @@ def test_it_holds_from_pause_to_resume() -> None:
     assert not rest.active.is_set()
     rest.pause()
     assert rest.active.is_set()
-    assert rest.why().startswith("paused by you since ")
+    assert rest.reason().startswith("paused by you since ")
     rest.resume()
     assert not rest.active.is_set()
-    assert rest.why() == ""
+    assert rest.reason() == ""
 
 
 def test_a_pause_for_a_while_ends_by_itself() -> None:
     wall = Wall()
     rest = wall.rest()
     rest.pause(2 * 3600)
-    assert " until " in rest.why()
+    assert " until " in rest.reason()
     wall.passes(1.9, rest)
     assert rest.active.is_set()
     wall.passes(0.2, rest)
@@ -107,7 +107,7 @@ def test_quiet_hours_hold_every_night() -> None:
     assert not rest.active.is_set()
     for _ in range(2):
         wall.passes(0.2, rest)
-        assert rest.why() == "quiet hours 22:00-07:00"
+        assert rest.reason() == "quiet hours 22:00-07:00"
         assert rest.active.is_set()
         wall.passes(9, rest)
         assert not rest.active.is_set()

@@ -43,11 +43,11 @@ class AnswerReader:
 
         def work() -> list[bytes | None]:
             first = [key for peer in peers if (key := _key(peer))]
-            return [self._taken(value, first) for value in values]
+            return [self._cut_and_verify(value, first) for value in values]
 
         return await self._offload(work)
 
-    def _taken(self, value: bytes, first: Sequence[bytes]) -> bytes | None:
+    def _cut_and_verify(self, value: bytes, first: Sequence[bytes]) -> bytes | None:
         if len(value) > MOST_BYTES:
             return None
         entries = self._load(value)

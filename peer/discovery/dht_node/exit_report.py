@@ -31,14 +31,14 @@ class Tail:
         self._pending = pending[:MAX_PENDING]
         lines = [line.decode(errors="replace").rstrip() for line in whole]
         for line in lines:
-            self._keep(line)
+            self._add_line(line)
         return lines
 
-    def _keep(self, line: str) -> None:
+    def _add_line(self, line: str) -> None:
         if not self._panic and line.startswith(("panic:", "fatal error:", "runtime: out of memory")):
             self._panic = line[:WIDTH]
-        if told := _told(line):
-            self._last.append(told[:WIDTH])
+        if part := _useful_part(line):
+            self._last.append(part[:WIDTH])
 
     def last(self) -> str | None:
         """Return the last line; None: there is none."""
@@ -51,7 +51,7 @@ class Tail:
         return " | ".join(self._last)
 
 
-def _told(line: str) -> str:
+def _useful_part(line: str) -> str:
     """Return the part of a line to keep; empty: nothing.
 
     The startup banner is dropped, and so are warnings in the log, of which a healthy p2pd writes many."""

@@ -251,7 +251,7 @@ class DhtNode:
         that a search finds."""
         dht, slot = self._dht, DHTID.generate(key)
 
-        async def takes(peer: PeerID) -> bool:
+        async def store_at(peer: PeerID) -> bool:
             answer = await dht.protocol.call_store(peer, [slot], [packed], [expiry], subkeys=[subkey])
             if answer is None:
                 self._first.failed(peer.to_base58())
@@ -259,10 +259,10 @@ class DhtNode:
 
         if nodes := [PeerID.from_base58(node) for node in self._first.of(first)]:
             await self._process.keep_connected([peer.to_bytes() for peer in nodes])
-            if any(await _all(*map(takes, nodes))):
+            if any(await _all(*map(store_at, nodes))):
                 return
         if holders := self._holders.of(key, self._nearest(slot)):
-            if all(await _all(*map(takes, holders))):
+            if all(await _all(*map(store_at, holders))):
                 return
             self._holders.lost(key)
         found = await dht.find_nearest_nodes([slot], k_nearest=dht.protocol.bucket_size, exclude_self=True)
@@ -270,7 +270,7 @@ class DhtNode:
         nearest = met
         while nearest and (wanted := dht.num_replicas - len(took)) > 0:
             asked, nearest = nearest[:wanted], nearest[wanted:]
-            took += [peer for peer, taken in zip(asked, await _all(*map(takes, asked)), strict=True) if taken]
+            took += [peer for peer, taken in zip(asked, await _all(*map(store_at, asked)), strict=True) if taken]
         self._holders.searched(key, took, met)
 
     def _nearest(self, slot: DHTID) -> list[PeerID]:

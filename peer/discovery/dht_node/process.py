@@ -158,8 +158,8 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
     async def _read_outputs(self, ready: asyncio.Future[None]) -> None:
         """Read the output of p2pd.
 
-        hivemind's own reader gives up at a line of 64 KiB, and a p2pd whose output is not read stops. It also logs
-        every line, and a p2pd without free files writes them without end."""
+        hivemind's own reader gives up at a line of 64 KiB, and a p2pd whose output is not read blocks. It also logs
+        each line, of which a p2pd that has run out of file descriptors writes an endless number."""
         while chunk := await self._child.stdout.read(16384):
             for line in self.tail.feed(chunk):
                 if line.startswith("Peer ID:") and not ready.done():
@@ -230,7 +230,7 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
                 call.set_exception(ConnectionResetError("p2pd is gone"))
 
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """Return all tasks of this process. hivemind cancels them but never awaits them."""
+        """Return all tasks of this process, to await them: hivemind only cancels them."""
         own = [self._listen_task, self._reader_task]
         if self._client is not None:
             control = self._client.control
@@ -267,7 +267,7 @@ async def start_process(options: DhtNodeOptions, listen: Sequence[str]) -> Proce
 
 async def _create(options: DhtNodeOptions, listen: Sequence[str], made: list[Process]) -> Process:
     class Bounded(Process):
-        """Process that is known even when `create` fails, so that it can be ended."""
+        """A `Process` that is registered in `made` even if `create` fails, so that it can be stopped."""
 
         limits = options.limits
         control = options.control

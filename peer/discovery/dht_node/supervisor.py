@@ -126,7 +126,7 @@ class DhtNodeSupervisor:
         except asyncio.CancelledError:
             await self.node.close()
             raise
-        self._keeper = asyncio.create_task(self._keep(self.node), name="directory keeper")
+        self._keeper = asyncio.create_task(self._keep_running(self.node), name="directory keeper")
         if self._bootstraps or self._cache.addresses():
             await self._first_round.wait_for(self._times.first_join)
 
@@ -148,7 +148,7 @@ class DhtNodeSupervisor:
             await node.close()
         self._cache.save(force=True)
 
-    async def _keep(self, node: DhtNode) -> None:
+    async def _keep_running(self, node: DhtNode) -> None:
         """Heal until p2pd is lost, rebuild it, and repeat until cancelled."""
         loop = asyncio.get_running_loop()
         while True:

@@ -54,7 +54,9 @@ class Auditor:
         self.proofs: list[ShardProof] = []
         """The latest proofs of false results, which can be passed on."""
 
-    def note(self, roster: Roster, shards: list[Shard], outcomes: list[ShardOutcome], doubted: Collection[int]) -> None:
+    def select_results(
+        self, roster: Roster, shards: list[Shard], outcomes: list[ShardOutcome], doubted: Collection[int]
+    ) -> None:
         """Select the results of a round to audit, given its checked outcomes. Replaces the former selection, since
         owners do not show evidence of former rounds. `doubted`: indices of shards whose results are implausible."""
         self._due = []
@@ -94,7 +96,7 @@ class Auditor:
         if (owner := self._context.peer_table.peers.get(shard.owner)) is not None:
             with suppress(ExchangeError, OSError):  # without evidence nothing is proved
                 await self._audit(owner, roster, shard, outcome)
-        if self._due and self._due[0] is job:  # otherwise `note` has replaced the list for a new round
+        if self._due and self._due[0] is job:  # otherwise `select_results` has replaced the list for a new round
             self._due.pop(0)
 
     async def _audit(self, owner: PeerRecord, roster: Roster, shard: Shard, outcome: ShardOutcome) -> None:

@@ -122,6 +122,6 @@ def digest_of(shown: memoryview) -> bytes:
     return blake3(shown[SIGNATURE_BYTES:]).digest()
 
 
-def said_of(shown: memoryview, roster: bytes, shard: int, result: bytes) -> bytes:
+def evidence_statement(shown: memoryview, roster: bytes, shard: int, result: bytes) -> bytes:
     """Return the bytes that the owner signs for this evidence. `result`: digest of the result."""
     return shown_statement(roster, shard, result, digest_of(shown))

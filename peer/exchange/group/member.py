@@ -281,7 +281,7 @@ class GroupMember:
             await self._context.offload(lambda: self._store.keep(raw))
 
     def report(self) -> GroupStatus:
-        """For `peer status`."""
+        """Return the state of the group for `peer status`."""
         context, key = self._context, self._latest or RoundKey(0, 0)
         live, quorum = context.live(), self._quorums[key.fragment]
         lacking = quorum.lacking(key.round, live, context.counted())
@@ -311,9 +311,9 @@ class GroupMember:
         async with asyncio.TaskGroup() as all_:
             tasks = [
                 all_.create_task(
-                    sharing.own(reducer)
+                    sharing.average_own(reducer)
                     if reducer is not None and shard == reducer.shard
-                    else sharing.share(shard, until)
+                    else sharing.contribute(shard, until)
                 )
                 for shard in shards
             ]
@@ -365,7 +365,7 @@ class GroupMember:
             self._emit_refused(roster.key, shards[index], Code.IMPLAUSIBLE, why)
         results = [(shard, result) for shard, result in results if shard.index not in doubts]
         history.applied([result for _, result in results])
-        self._auditor.note(roster, shards, checked, doubts.keys())
+        self._auditor.select_results(roster, shards, checked, doubts.keys())
         spans = [(shard.start, shard.end) for shard, _ in results]
         named = [(shard.start, shard.end) for shard, result in results if result.names_us]
         report = report_of(given, seconds, complete=not reasons)

@@ -24,7 +24,7 @@ class ShardOutcome:
     """Bytes sent; `received`: bytes received."""
     received: int = 0
     why: str = ""
-    """Why there is no result."""
+    """Why there is no result; empty if there is one."""
     way: Way = DIRECT
     """The network path to the owner."""
     contributors: tuple[int, ...] = ()

@@ -15,7 +15,7 @@ import torch
 from peer.codes import Code
 from peer.errors import BadPayload
 from peer.exchange.group.contribution import statement_of
-from peer.exchange.group.evidence import SIGNATURE_BYTES, EvidenceForm, said_of
+from peer.exchange.group.evidence import SIGNATURE_BYTES, EvidenceForm, evidence_statement
 from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.reduce import reduce_contributions
 from peer.exchange.group.sparse_result import SparseResult
@@ -116,7 +116,7 @@ def _unproved(proof: ShardProof, shard: Shard, terms: MeanTerms, verify: Verify)
         return f"{len(proof.shown)} bytes are shown, {form.nbytes} are due"
     if digest_of(form.result(proof.shown), proof.named) != proof.digest:
         return "the owner shows another result"
-    said = said_of(proof.shown, name, shard.index, proof.digest)
+    said = evidence_statement(proof.shown, name, shard.index, proof.digest)
     if not verify(shard.owner, said, bytes(proof.shown[:SIGNATURE_BYTES])):
         return "the owner did not sign what is shown"
     try:

@@ -156,7 +156,7 @@ class ShardReducer:
             for peer in left_out:
                 del parts[peer]
         combined = await uninterrupted(
-            context.offload(lambda: reduce_contributions(parts, terms, into, *checks, tensors, self._keep))
+            context.offload(lambda: reduce_contributions(parts, terms, into, *checks, tensors, self._store_evidence))
         )
         for peer, error in combined.bad.items():
             context.reputation.penalize(peer, error.code, error.reason)
@@ -166,7 +166,7 @@ class ShardReducer:
         index = {peer: number for number, peer in enumerate(self.roster.members)}
         return await self._signed(combined.payload, tuple(index[peer] for peer in combined.named))
 
-    def _keep(self, parts: list[Contribution]) -> None:
+    def _store_evidence(self, parts: list[Contribution]) -> None:
         """Store the evidence of the result, in a worker thread. Not needed for sparse results, which contain their
         parts or belong to a group that is too large for it."""
         terms = self._context.terms.mean
@@ -294,7 +294,8 @@ class ContributionUpload(UploadSlot):
         return self._header.nbytes
 
     def write(self, offset: int, data: bytes) -> None:
-        """Raises PartnerLost, or PartnerRefused (`late`)."""
+        """Add received bytes. Raises PartnerLost if another stream has resumed the upload, PartnerRefused (`late`) if
+        the shard is closed."""
         self._held().write(offset, data)
 
     def complete(self) -> None:

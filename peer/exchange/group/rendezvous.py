@@ -158,7 +158,7 @@ class Rendezvous:
 
         async def ask(peer: PeerRecord) -> None:
             with contextlib.suppress(ExchangeError):
-                signed, roster = await self._ask(peer, join, closes)
+                signed, roster = await self._ask_leader(peer, join, closes)
                 if me in roster.members and not found.done():
                     found.set_result((signed, roster))
 
@@ -250,7 +250,7 @@ class Rendezvous:
             try:
                 if leader == context.terms.me:
                     return await self._lead(seeking, opens_at, closes)
-                return await self._ask(peers[leader], seeking.join, closes)
+                return await self._ask_leader(peers[leader], seeking.join, closes)
             except ExchangeError as error:
                 failed.append(f"{leader[-6:]}: {error}")
                 if isinstance(error, PartnerLost):
@@ -259,7 +259,7 @@ class Rendezvous:
 
     # -- asking leaders ----------------------------------------------------------------------------------------------
 
-    async def _ask(self, leader: PeerRecord, join: Join, closes: float) -> tuple[SignedRoster, Roster]:
+    async def _ask_leader(self, leader: PeerRecord, join: Join, closes: float) -> tuple[SignedRoster, Roster]:
         """Ask one leader for the roster until it answers or the window closes. Raises ExchangeError if it gives
         none."""
         clock, began = self._context.clock, self._context.clock.now()
@@ -385,7 +385,7 @@ class Rendezvous:
             if seeking is None and self._latest is not None and join.key <= self._latest:
                 return JoinReply(JoinStatus.NONE, reason="past that round")
             if seeking is not None:
-                self._note(sender, join, seeking, now)
+                self._add_member(sender, join, seeking, now)
                 if seeking.signed is not None:
                     return JoinReply(JoinStatus.ROSTER, seeking.signed)
                 if seeking.over:
@@ -394,7 +394,7 @@ class Rendezvous:
                 return JoinReply(JoinStatus.WAIT, collecting=seeking is not None and seeking.builder is not None)
             await self._changed.wait_for(until - now)
 
-    def _note(self, sender: PeerId, join: Join, seeking: RendezvousRound, now: float) -> None:
+    def _add_member(self, sender: PeerId, join: Join, seeking: RendezvousRound, now: float) -> None:
         """Add the member to the roster that we collect. If the roster is closed already, learn from the delay how long
         to wait in the next round."""
         builder = seeking.builder

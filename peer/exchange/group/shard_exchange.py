@@ -118,7 +118,7 @@ class ShardExchange:
     usual: float | None = None
     """Root mean square of the result that was applied in the fragment's round before; None: there was none yet."""
 
-    async def own(self, reducer: ShardReducer) -> ShardOutcome:
+    async def average_own(self, reducer: ShardReducer) -> ShardOutcome:
         """Average our own shard as its owner, and decode the encoded result as all other members do."""
         context, shard, members = self.context, reducer.shard, self.roster.members
         source = Encoding(context.terms.mean.codec, self._part(shard))
@@ -132,10 +132,10 @@ class ShardExchange:
         ours = members.index(context.terms.me) in result.named
         others = len(result.named) - ours  # each of them sent its part and receives the result
         sent, received = others * len(result.payload), others * source.nbytes
-        came = await uninterrupted(context.offload(lambda: self._take(shard, result)))
+        came = await uninterrupted(context.offload(lambda: self._decode_own(shard, result)))
         return ShardOutcome(came, ours, sent, received, contributors=result.named, signature=result.signature)
 
-    def _take(self, shard: Shard, result: ShardResult) -> bytes:
+    def _decode_own(self, shard: Shard, result: ShardResult) -> bytes:
         """Decode our own result in a worker thread, and return its digest."""
         codec, into = self.context.terms.mean.result_codec, self.into[shard.start : shard.end]
         if isinstance(codec, SparseResult):
@@ -167,18 +167,18 @@ class ShardExchange:
 
         await uninterrupted(self.context.offload(lambda: taking.finish(genuine)))
 
-    async def share(self, shard: Shard, until: float) -> ShardOutcome:
+    async def contribute(self, shard: Shard, until: float) -> ShardOutcome:
         """Contribute to another member's shard until `until` (run time) at most. When the result begins to arrive,
         sending stops, and our encoded part may be freed."""
         if (owner := self.context.peer_table.peers.get(shard.owner)) is None:
             return ShardOutcome(why=f"{shard.owner}: its address is not known")
         source = Encoding(self.context.terms.mean.codec, self._part(shard))
         try:
-            return await self._share(owner, shard, source, await self._sign(shard, source), until)
+            return await self._call_owner(owner, shard, source, await self._sign(shard, source), until)
         finally:
             source.close()
 
-    async def _share(
+    async def _call_owner(
         self, owner: PeerRecord, shard: Shard, source: Encoding, signature: bytes, until: float
     ) -> ShardOutcome:
         """Call the owner until it gives a result or refuses for good. A broken upload is resumed, as the owner keeps

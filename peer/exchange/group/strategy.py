@@ -223,7 +223,7 @@ class GroupSession:
         applied = work_share.applied * sum(end - start for start, end in got.named) // elements
         return ExchangeResult(
             "exchanged",
-            got.reason or _why_dropped(got, elements),
+            got.reason or _dropped_reason(got, elements),
             MeanGradient(got.mean, got.spans),
             applied=applied,
             dropped=work_share.applied + work_share.dropped - applied,
@@ -232,7 +232,7 @@ class GroupSession:
         )
 
 
-def _why_dropped(got: GroupMean, elements: int) -> str:
+def _dropped_reason(got: GroupMean, elements: int) -> str:
     """Return why a part of our contribution is not in the mean, as text for a person; empty if all of it is."""
     left_out = elements - sum(end - start for start, end in got.named)
     return f"our part of {left_out} of {elements} elements came too late, or was refused" if left_out else ""

@@ -92,7 +92,7 @@ class PartnerAcceptance:
         return PartnerJudgement(refused, gain_bucket(-verdict.lost) if verdict is not None else NOT_MEASURED)
 
     def report(self) -> PartnerParamsStatus:
-        """For `peer status`."""
+        """Return the numbers of judged partners for `peer status`."""
         return PartnerParamsStatus(
             asked=self._asked,
             taken=self._verdicts["taken"],

@@ -1,4 +1,4 @@
-"""What all searches for a partner share."""
+"""The identity, services and trainer times that all partner searches of a peer share."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class PartnerOffer:
 
     @property
     def theirs(self) -> Tensor:
-        """The partner's params alone."""
+        """The partner's params without its outer_params."""
         return self.params[: self.outer.numel()]
 
     @property

@@ -176,7 +176,7 @@ class RunVisit:
         node = self.node
         state, until = node.reach.reachability, time.monotonic() + OUTSIDE_S
         while state.reachable() is None and time.monotonic() < until:
-            await node.reach.ask(self.records.values())
+            await node.reach.ask_if_due(self.records.values())
             await asyncio.sleep(LOOK_S)
         if state.reachable() is False:
             await self._help_from_outside()
@@ -199,7 +199,7 @@ class RunVisit:
         while time.monotonic() < until and not self.node.mapping.carries():
             if self.node.reservations.relays() and not self.node.mapping.endpoints():
                 return
-            await self.node.reach.ask(self.records.values())
+            await self.node.reach.ask_if_due(self.records.values())
             await asyncio.sleep(LOOK_S)
 
     async def measure_line(self) -> list[DoctorFinding]:

@@ -86,7 +86,7 @@ def leaving_plan(peer: DaemonPeer | None) -> LeavingPlan:
             exchange_part(exchanging, parts.strategy.transfers.left()),
             step_part(checkpointer.pace.boundary_s),
             checkpoint_part(checkpointer),
-            LeavingPart("evaluation", evaluations.last_s(exchanging), evaluations.why(exchanging)),
+            LeavingPart("evaluation", evaluations.last_s(exchanging), evaluations.reason(exchanging)),
         )
     )
 

@@ -94,7 +94,7 @@ def shared(
         into = torch.full((ELEMENTS,), 7.0)
         own = torch.ones(ELEMENTS) if gradient is None else gradient
         sharing = ShardExchange(cast(GroupContext, context), ROSTER, own, 100, into, outer, usual)
-        given = await sharing.share(SHARD, now + 60)
+        given = await sharing.contribute(SHARD, now + 60)
         try:
             return sharing.check(SHARD, given) if given.result_digest else given, None, into, reputation
         except BadPayload as error:

@@ -54,11 +54,11 @@ def around(answered: Answered | None = None, host: str = HERE) -> LanPeers:
 def test_invented_names_displace_no_peer_that_has_answered() -> None:
     answered = Answered()
     lan, peer = around(answered), anybody()
-    lan._take(peer, announced(peer, "192.168.7.3"))
+    lan._add_announced(peer, announced(peer, "192.168.7.3"))
     answered.hosts[peer] = {"192.168.7.3"}
     with mock.patch("peer.discovery.lan._is_peer", return_value=True):
         for number in range(2 * MAX_PEERS):
-            lan._take(PeerId(f"invented {number}"), announced(PeerId(f"invented {number}"), "192.168.7.66"))
+            lan._add_announced(PeerId(f"invented {number}"), announced(PeerId(f"invented {number}"), "192.168.7.66"))
     assert len(lan.found) == MAX_PEERS
     assert lan.near()[peer] == ("192.168.7.3:4810",)
 
@@ -66,8 +66,8 @@ def test_invented_names_displace_no_peer_that_has_answered() -> None:
 def test_a_peer_is_found_though_all_places_are_taken_by_invented_names() -> None:
     lan, peer = around(), anybody()
     for number in range(MAX_PEERS):
-        lan._take(PeerId(f"invented {number}"), announced(PeerId(f"invented {number}"), "192.168.7.66"))
-    lan._take(peer, announced(peer, "192.168.7.3"))
+        lan._add_announced(PeerId(f"invented {number}"), announced(PeerId(f"invented {number}"), "192.168.7.66"))
+    lan._add_announced(peer, announced(peer, "192.168.7.3"))
     assert peer in lan.near()
 
 
@@ -75,20 +75,20 @@ def test_a_goodbye_that_anybody_can_send_removes_nobody() -> None:
     answered = Answered()
     lan, peer, other = around(answered), anybody(), anybody()
     for one in (other, peer):
-        lan._take(one, announced(one, "192.168.7.3"))
+        lan._add_announced(one, announced(one, "192.168.7.3"))
     answered.hosts[peer] = {"192.168.7.3"}
-    lan._take_goodbye(peer)
-    lan._take_goodbye(other)
+    lan._on_goodbye(peer)
+    lan._on_goodbye(other)
     assert list(lan.near()) == [other, peer], "the one that never answered goes first when a place is needed"
 
 
 def test_an_announcement_in_the_name_of_another_replaces_no_address_that_answered() -> None:
     answered = Answered()
     lan, peer = around(answered), anybody()
-    lan._take(peer, announced(peer, "192.168.7.3"))
+    lan._add_announced(peer, announced(peer, "192.168.7.3"))
     answered.hosts[peer] = {"192.168.7.3"}
     for last in range(60, 70):
-        lan._take(peer, announced(peer, f"192.168.7.{last}"))
+        lan._add_announced(peer, announced(peer, f"192.168.7.{last}"))
     assert lan.near()[peer][0] == "192.168.7.3:4810"
 
 
@@ -96,7 +96,7 @@ def test_a_peer_that_answers_elsewhere_is_no_neighbour_because_somebody_says_so(
     """Neighbours are not used to test whether we can be dialled, nor as relays."""
     answered = Answered()
     lan, peer = around(answered), anybody()
-    lan._take(peer, announced(peer, "192.168.7.66"))
+    lan._add_announced(peer, announced(peer, "192.168.7.66"))
     assert peer in lan.near(), "it may be, until its key answers"
     answered.hosts[peer] = {"45.77.1.1"}
     assert peer not in lan.near()
@@ -107,9 +107,9 @@ def test_a_peer_that_answers_elsewhere_is_no_neighbour_because_somebody_says_so(
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "224.0.0.251", "255.255.255.255", "45.77.1.1"])
 def test_an_announced_address_is_one_of_a_machine_of_this_network(host: str) -> None:
     lan, peer = around(), anybody()
-    lan._take(peer, announced(peer, host))
+    lan._add_announced(peer, announced(peer, host))
     assert not lan.near()
-    lan._take(peer, announced(peer, host, "192.168.7.3"))
+    lan._add_announced(peer, announced(peer, host, "192.168.7.3"))
     assert lan.near() == {peer: ("192.168.7.3:4810",)}
 
 
@@ -231,7 +231,7 @@ def test_a_flood_of_names_ends_the_browser_and_it_comes_back(monkeypatch: pytest
         assert lan._opening is not None
         await lan._opening
         peer, first = anybody(), lan._browser
-        lan._take(peer, announced(peer, "127.0.0.1"))
+        lan._add_announced(peer, announced(peer, "127.0.0.1"))
         try:
             assert first is not None
             for number in range(MAX_NAMES + 2):

@@ -96,7 +96,7 @@ def test_a_prober_that_is_really_asked_writes_no_address(monkeypatch: Any) -> No
             ports = [await end.start("127.0.0.1", 0) for end in ends]
             ours = (f"127.0.0.1:{ports[0]}",)
             reach = ReachabilityProbe(cast(Any, ends[0]), RunClock(), random.Random(1), lambda: ours)
-            await reach.ask([record(liar.peer_id, f"127.0.0.1:{ports[1]}")])
+            await reach.ask_if_due([record(liar.peer_id, f"127.0.0.1:{ports[1]}")])
             assert reach.reachability.reachable() is True
             return tuple(endpoint for endpoint in reach.reachability.endpoints() if endpoint != ours[0])
         finally:
