@@ -153,7 +153,7 @@ CodeText = NewType("CodeText", str)
 AnyCode: TypeAlias = Code | CodeText
 
 REJECTED = f"{Code.BAD_PAYLOAD}:"
-"""Prefix of the code with which a receiver refuses bytes. The rest is the code of what is wrong with them."""
+"""Prefix of the code with which a receiver refuses invalid bytes. The rest is the code of the error in them."""
 
 
 def rejected(code: Code) -> CodeText:

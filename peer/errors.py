@@ -63,9 +63,9 @@ from peer.codes import AnyCode, Code
 
 
 class PeerError(Exception):
-    """An error that ends a command: what was found, why it matters, and how to fix it, in a few sentences.
+    """An error that ends a command: the finding, why it matters, and how to fix it, in a few sentences.
 
-    Every leaf has a `why` and a `fix` of its own. The raiser may replace them by more exact ones, with values."""
+    Every subclass has its own default `why` and `fix`. The raiser may replace them by more exact ones, with values."""
 
     exit_code: ClassVar[int] = 1
     retry: ClassVar[bool] = False
@@ -351,7 +351,7 @@ class ServiceUnavailable(PeerError):
 
 
 class SwarmFailed(PeerError):
-    """A peer of a local swarm ended with an error although nobody killed it."""
+    """A peer of a local swarm ended with an error without having been killed."""
 
     exit_code = 60
     why = "The report of such a swarm would not show the effect of the settings."

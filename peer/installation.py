@@ -57,7 +57,7 @@ def install_command(requirements: Sequence[str], *, again: bool = False, alone: 
 
 
 def install_extras(*extras: str) -> str:
-    """Return advice for installing what is missing of these extras."""
+    """Return advice for installing the missing packages of these extras."""
     wanted = missing_from(*extras) or requirements_of(*extras)
     if not wanted:
         return f"Install the extras {', '.join(extras)}: peer help install extras"

@@ -1,9 +1,9 @@
-"""Orders: what a person asked a lab command to do, and whether it happened.
+"""Orders: the actions that a person requested from a lab command, and whether each was carried out.
 
-`peer swarm --kill 2@45` orders a kill. A run that is over after 40 seconds kills nobody, but its report could be read
-as that of a swarm that survived a kill. Therefore each kill, join, fault, attack and run length is an `Order`. The code
-that carries it out calls `mark_done` or `mark_missed`, and `check_orders` raises if a report has orders that were not
-carried out."""
+`peer swarm --kill 2@45` orders a kill. If the run is over after 40 seconds, no peer is killed, but the report could be
+mistaken for that of a swarm that survived a kill. Therefore each kill, join, fault, attack and run length is an
+`Order`. The code that carries it out calls `mark_done` or `mark_missed`, and `check_orders` raises if a report has
+orders that were not carried out."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from peer.aio.servers import close_servers
 
 MAX_HELD = 256
-"""Most connections that are kept open. Then the oldest is closed."""
+"""Most connections that stay open. Beyond that the oldest is closed."""
 
 
 class SilentAddress:

@@ -33,7 +33,7 @@ class Attendance:
     """Due peer-rounds: in a round with n live peers 2 * floor(n / 2) in pairs, n in groups."""
     exchanged: int
     live: int
-    """Peer-rounds of live peers, including those that have nobody to pair with."""
+    """Peer-rounds of live peers, including an odd peer without a partner."""
     in_time: int
     """Peer-rounds of `live` that ended as exchanged or solo by the deadline."""
     closed: int

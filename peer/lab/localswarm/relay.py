@@ -34,7 +34,7 @@ def outside(node: int) -> str:
 
 
 def free_port(host: str) -> int:
-    """Return a port at this address on which nobody listens."""
+    """Return an unused port at this address."""
     with socket.socket() as trial:
         trial.bind((host, 0))
         port: int = trial.getsockname()[1]

@@ -316,8 +316,8 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _mean_of(rows: list[dict[str, Any]]) -> str:
-    """Return the label of the mean loss, with the number of peers in it: those that exited with 0 and were evaluated at
-    their last state."""
+    """Return the label of the mean loss, with the number of peers in the mean: peers that exited with 0 and were
+    evaluated at their last state."""
     judged = sum(row["exit_code"] == 0 and row["val_loss_last"] is not None for row in rows)
     return f"validation loss (mean of {judged} of {len(rows)})"
 

@@ -1,4 +1,4 @@
-"""Whether this machine can run a swarm of so many real processes: estimates of start time and shortages."""
+"""Estimates whether this machine can run a given number of peers as real processes: start time and shortages."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ STEP_S, ROUND_S = 2.0, 60.0
 
 
 def start_s(peers: int, cores: int) -> float:
-    """Return the estimated seconds until so many peers have started."""
+    """Return the estimated seconds until `peers` peers have started."""
     return LOADING_S + START_S * peers / cores
 
 
 def stop_s(peers: int, cores: int) -> float:
-    """Return the seconds that so many peers get to leave when all leave at once."""
+    """Return the seconds that `peers` peers get to leave when all leave at once."""
     return max(LEAST_STOP_S, STOP_S * peers / cores)
 
 
 def shortages(need: int, peers: int, cores: int, free: int | None, *, paced: bool) -> list[str]:
-    """Return what the machine lacks for so many peers, as sentences with a fix. need: bytes of memory of one peer,
-    without its directory helper. free: free bytes of memory; None: unknown. paced: the trainers rest between inner
-    steps."""
+    """Return the resources that the machine lacks for `peers` peers, as sentences with a fix. need: bytes of memory of
+    one peer, without its directory helper. free: free bytes of memory; None: unknown. paced: the trainers rest between
+    inner steps."""
     found = []
     if peers > IN_STEP * cores and not paced:
         found.append(

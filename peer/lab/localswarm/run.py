@@ -144,7 +144,7 @@ class Swarm:
         self._say(start_text(plan.peers, machine_cores()))
 
     def _warn(self) -> None:
-        """Warn about what this machine lacks for so many peers."""
+        """Log a warning for each resource that this machine lacks for the planned number of peers."""
         assert self._signed is not None
         setups = self._plan.setups
         paced = "--step-seconds" in setups.join_options or len(setups.speeds) >= self._plan.peers

@@ -37,7 +37,7 @@ class Derived:
     reason: str
     """The source and its range, as a sentence for people."""
     outside: tuple[str, ...] = ()
-    """What is outside the source's range, as sentences. Empty: nothing."""
+    """Arguments outside the source's range, as sentences. Empty: none."""
     warnings: tuple[str, ...] = ()
 
 

@@ -120,7 +120,7 @@ class Flow:
         self.fail(PartnerSilent(f"nothing came for {STALL_S:.0f} s in the middle of a payload", Code.SILENT))
 
     def fail(self, error: PartnerLost) -> None:
-        """Raise `error` in whoever waits for progress, if anybody does."""
+        """Raise `error` in the task that waits for progress, if there is one."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
 

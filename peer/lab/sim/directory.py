@@ -73,7 +73,7 @@ class MemoryDirectoryHub:
         self._hide = hide
 
     def add_reader(self, reader: MemoryDirectory) -> None:
-        """Register a reader. It is told to copy what it has seen when views begin to differ."""
+        """Register a reader. Its `copy_seen` is called when views begin to differ."""
         self._readers.append(reader)
 
     def _separate_views(self) -> None:
@@ -299,7 +299,7 @@ class MemoryDirectory:
         self._last = {}
 
     def contact(self) -> DialReport:
-        """Return an empty report: the simulated directory dials nobody, and all peers share one clock."""
+        """Return an empty report: the simulated directory dials no peer, and all peers share one clock."""
         return DialReport()
 
     def _publish(self, record: PeerRecord) -> None:

@@ -53,7 +53,7 @@ class FaultInjector:
             self._swarm.peers[number].listeners.append(self._on_event)
 
     async def wait_for_return(self, *, all_dead: bool) -> None:
-        """While every machine is dead, wait until a killed one that is to return is back. Return at once unless
+        """While all machines are dead, wait until a killed machine is restarted by the plan. Return at once unless
         `all_dead`."""
         while all_dead and self._returns and not any(peer.alive for peer in self._swarm.peers):
             await asyncio.wait(self._returns, return_when=asyncio.FIRST_COMPLETED)

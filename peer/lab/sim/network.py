@@ -56,7 +56,7 @@ class Network:
         self.connected: Callable[[PeerId, PeerId], bool] = lambda one, other: True
         """Whether messages pass between two peers now, in addition to `cut` and `partition`. A hook for tests."""
         self.tamper: Callable[[PeerId, Source], Source] = lambda sender, source: source
-        """Replaces the payload of a sender by the one that its receiver gets. A hook for tests with lying peers."""
+        """Returns the payload that the receiver gets in place of the sender's. A hook for tests with lying peers."""
         self.path_rate: Callable[[PeerId, PeerId], float] = lambda sender, to: math.inf
         """Most bytes per second of one transfer between two peers, besides their links."""
         self.is_mute: Callable[[PeerId], bool] = lambda peer: False

@@ -42,8 +42,8 @@ DRAWN = 64
 LR, BETA1, BETA2, EPS = 6e-3, 0.9, 0.99, 1e-8
 
 Domain = tuple[int, int]
-"""(part, parts): the trainer sees one part of all pairs of preceding symbols, of so many equal parts. Stands for texts
-of one domain."""
+"""(part, parts): the trainer sees one of `parts` equal parts of all pairs of preceding symbols. Stands for texts of one
+domain."""
 WHOLE: Domain = (0, 1)
 
 
