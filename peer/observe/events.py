@@ -181,7 +181,7 @@ class RoundEnded(Event):
     upto: int
     """The trainer's token counter up to which this event accounts for the work."""
     steps: int
-    """Inner steps since the last merge of the fragment."""
+    """Inner steps since the fragment's base, the snapshot that was merged last."""
     bytes_sent: int
     bytes_received: int
     seconds: float
@@ -315,7 +315,7 @@ class Skipped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PartnerFailed(Event):
-    """An exchange with a locked partner failed. The peer looks for another partner in the same round."""
+    """An exchange with a locked partner failed. The round continues."""
 
     kind: ClassVar[str] = "partner_failed"
     peer: str

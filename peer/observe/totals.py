@@ -251,8 +251,8 @@ class Ledger:
 
 
 def ledger(totals: Totals, tokens: int, base: Sequence[int], elements: Sequence[int]) -> Ledger:
-    """Return the ledger. `tokens`: tokens that the trainer has processed. `base`: its token counter at the last merge
-    of each fragment. `elements`: elements of each fragment.
+    """Return the ledger. `tokens`: tokens that the trainer has processed. `base`: its token counter at the snapshot of
+    each fragment that was merged last. `elements`: elements of each fragment.
 
     The journal is written before a base counter moves. A kill between the two leaves the counter behind the journal, so
     the larger of both is used."""

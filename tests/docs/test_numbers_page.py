@@ -22,7 +22,7 @@ from peer.joining.contract import JoinContract
 from peer.lab.attack.report import AttackReport
 from peer.lab.compare.entries import DDP, SINGLE
 from peer.lab.compare.result import compare
-from peer.lab.localswarm.chaos import Happened
+from peer.lab.localswarm.chaos import FaultRecord
 from peer.lab.localswarm.processes import Daemon
 from peer.lab.localswarm.report import account, swarm_report
 from peer.lab.planning.planner import Intent, plan
@@ -170,7 +170,7 @@ def test_each_number_of_a_plan_is_on_the_page() -> None:
 
 def test_each_number_of_a_swarms_report_is_on_the_page(tmp_path: Path) -> None:
     signed = sign_text(default_text(), identity(1), tmp_path / "run.toml")
-    killed = Happened(Fault("kill", 0, at=1.0), 1.0, 1.0)
+    killed = FaultRecord(Fault("kill", 0, at=1.0), 1.0, 1.0)
     report = swarm_report(signed, 0, 1.0, [account_of(signed, tmp_path)], [killed])
     attack = {one.name for one in fields(AttackReport)}
     shown = {*numbers(report), *(f"attack.{name}" for name in attack)}

@@ -109,11 +109,11 @@ class DirectoryStatus:
     """The DHT and its helper process p2pd."""
 
     state: str
-    """`joined`, `alone` or `rebuilding`."""
+    """`joined`, `alone` (no other node is reached) or `rebuilding`."""
     why: str
     """What is wrong. Empty: nothing."""
     losses: int
-    """How often p2pd ended or was restarted since the daemon's start."""
+    """How often p2pd was lost since the daemon's start."""
     last_loss: str
     pid: int | None
     memory: int
