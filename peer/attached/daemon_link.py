@@ -73,6 +73,7 @@ class DaemonLink:
     def start(self, round_: int) -> None:
         """Start a daemon. Raises the PeerError that prevents it."""
         self.child, self.state = self._start_daemon(round_), LinkState.STARTING
+        self.note_message()  # its silence counts from here: other ranks may have come to `join` minutes later
 
     def restart(self, round_: int) -> None:
         """Start another daemon, unless its pause is not over yet or none is to be started. Never waits or raises."""
@@ -82,8 +83,6 @@ class DaemonLink:
             self.start(round_)
         except PeerError as error:
             self._stop_restarting(error)
-            return
-        self.note_message()
 
     def attach(self, *, live: bool) -> None:
         """Note that the daemon has started this loop. `live`: the loop kept its params, and may train on meanwhile."""

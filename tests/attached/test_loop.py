@@ -279,6 +279,30 @@ def test_another_model_is_refused_on_both_sides(tmp_path: Path) -> None:
     assert refusal[0]["refused"] == "ModelError"
 
 
+def test_a_wait_for_other_ranks_is_no_silence_of_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: the other ranks came to `join` minutes later, and the daemon was killed before its first message."""
+    checked, end_if_silent, monotonic = threading.Event(), attached.DaemonLink.end_if_silent, time.monotonic
+
+    def check(link: attached.DaemonLink) -> None:
+        end_if_silent(link)
+        checked.set()
+
+    def script(daemon: PlayedDaemon) -> None:
+        assert checked.wait(DEADLINE_S)
+        daemon.open()
+        daemon.start(0)
+        play_rounds(daemon, loop, range(1), [])
+        daemon.post({"op": "over", "code": 0})
+
+    loop = Loop(tmp_path, script)
+    monkeypatch.setattr(attached.DaemonLink, "end_if_silent", check)
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 2 * attached.SILENT_S)
+    loop.trainer.join()
+    loop.until(lambda: loop.trainer.over)
+    assert loop.faults == []
+    loop.trainer.leave(1.0)
+
+
 def test_daemons_that_keep_ending_are_given_up_and_the_loop_trains_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
