@@ -1,4 +1,5 @@
-"""The files of a run that a joiner fetches before it can know model and data: see `peer.state.artifacts`."""
+"""Fetches and opens the files of a run (config, layout, tokenizer, index), from which a joiner knows model and data.
+See `peer.state.artifacts` for the transfer."""
 
 from __future__ import annotations
 
@@ -26,29 +27,31 @@ COPY_AGAIN = "Copy the folder from where the manifest was made, or make both aga
 
 
 class FileFetcher(Protocol):
-    """The part of an `ArtifactFetcher` that a joiner needs."""
+    """The part of an `ArtifactFetcher` that a joiner uses."""
 
     async def fetch(self, ref: ArtifactRef, timeout_s: float, progress: WaitProgress, what: str) -> Path:
-        """Return the file of an artifact, fetched if need be."""
+        """Return the file of an artifact. Fetches it if it is not in the cache. `timeout_s`: seconds without a piece
+        after which the fetch fails. `what`: name of the file for the user."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFiles:
-    """The files of a run on this disk, as far as the run has them."""
+    """The opened files of a run on this disk. A field is None when the run has no such file."""
 
     tensors: tuple[TensorSpec, ...] | None = None
-    """Of a foreign model, in its own order. None: the manifest tells the model."""
+    """Tensors of a foreign model, in its own order. None: the model is the built-in one."""
     config: Path | None = None
     buffers: Path | None = None
-    """Buffers of a foreign model that its config does not give."""
+    """Buffers of a foreign model that its config does not determine."""
     tokenizer: Path | None = None
     index: TokenIndex | None = None
     index_file: Path | None = None
 
 
 def files_to_train(manifest: Manifest) -> dict[str, ArtifactRef]:
-    """Return the artifacts that training here needs. Shards are tokens already, so only own texts need a tokenizer."""
+    """Return the artifacts that training on this machine needs, by name. Token shards are encoded already, so the
+    tokenizer is needed only for own texts."""
     return {
         name: ref
         for name, ref in needed_artifacts(manifest).items()
@@ -57,7 +60,7 @@ def files_to_train(manifest: Manifest) -> dict[str, ArtifactRef]:
 
 
 class RunFileStore:
-    """Fetches the files of a run, and keeps them from being evicted until it is closed."""
+    """Fetches the files of a run, and protects them from eviction until it is closed."""
 
     def __init__(self, cache: ArtifactCache, fetcher: FileFetcher, offload: Offload) -> None:
         self._cache = cache
@@ -66,7 +69,8 @@ class RunFileStore:
         self._held = contextlib.ExitStack()
 
     async def obtain(self, manifest: Manifest, patience_s: float, progress: WaitProgress) -> RunFiles:
-        """Fetch what this machine needs to train, and look at it in a process of its own.
+        """Fetch the files that training needs, and inspect foreign ones in a child process. `patience_s`: seconds
+        without a piece after which a fetch fails.
 
         Raises ArtifactMissing, CacheTooSmall, DataError, HomeUnusable, ManifestError and ModelError."""
         found: dict[str, Path] = {}
@@ -80,7 +84,7 @@ class RunFileStore:
         return files
 
     async def obtain_rest(self, manifest: Manifest, patience_s: float) -> None:
-        """Fetch the files that using the run's model takes, and training here does not. What nobody gives is left."""
+        """Fetch the files that only using the trained model needs. A file that no peer gives is skipped."""
         train = files_to_train(manifest)
         for name, ref in needed_artifacts(manifest).items():
             if name not in train:
@@ -89,12 +93,12 @@ class RunFileStore:
                     await self._fetcher.fetch(ref, patience_s, ignore_progress, f"the run's {name}")
 
     def close(self) -> None:
-        """Let the cache have its files back."""
+        """Allow the cache to evict the files."""
         self._held.close()
 
 
 def opened(manifest: Manifest, found: dict[str, Path]) -> RunFiles:
-    """Read the files whose content the daemon itself needs. Raises DataError and ManifestError."""
+    """Read the files whose content the daemon itself needs: layout and index. Raises DataError and ManifestError."""
     layout, index = found.get("layout"), found.get("index")
     return RunFiles(
         tensors=None if layout is None else tuple(read_tensors(manifest, layout)),
@@ -107,10 +111,11 @@ def opened(manifest: Manifest, found: dict[str, Path]) -> RunFiles:
 
 
 def check_foreign(manifest: Manifest, files: RunFiles, *, trained: bool) -> None:
-    """Have a child process open the foreign files before this process or the trainer does.
+    """Have a child process open the foreign files before this process or the trainer does, because a hostile file may
+    crash the library that reads it.
 
-    `trained`: the model is to be trained, and refused if it sees later tokens or fails with the run's windows. Raises
-    ModelError."""
+    `trained`: the model will be trained here, and is refused if it attends to later tokens or fails on the run's
+    windows. Raises ModelError."""
     if files.config is not None:
         context = manifest.train.context if trained else 0
         found = inspect_config(files.config, manifest.model.parameters, context=context, buffers=files.buffers)
@@ -136,7 +141,7 @@ def _read_index(file: Path) -> TokenIndex:
 
 
 def _check_own(name: str, file: Path, ref: ArtifactRef) -> None:
-    """Raise ManifestError for a file beside the manifest that is not what the manifest names."""
+    """Raise ManifestError for a file beside the manifest whose bytes differ from the manifest's digest and size."""
     try:
         digest, size = digest_of(file)
     except OSError as error:
@@ -148,7 +153,8 @@ def _check_own(name: str, file: Path, ref: ArtifactRef) -> None:
 def operator_files(
     manifest_path: Path, manifest: Manifest, data: Path | None, say: Say
 ) -> tuple[RunFiles, dict[str, Path]]:
-    """Return the files of a run on its operator's disk, and all that joiners may fetch, by digest.
+    """Return the opened files of a run on its operator's disk, and the path of every file that joiners may fetch, by
+    digest.
 
     `data`: a folder of token shards. Raises DataError, and ManifestError when a file of the run is missing."""
     found = artifact_files(manifest_path)

@@ -1,4 +1,5 @@
-"""The run's clock before the first round: the own clock is corrected, and counts from the signed start."""
+"""Makes the run's clock before the first round: corrects the own clock by Hello calls, and counts rounds from the
+signed start."""
 
 from __future__ import annotations
 
@@ -18,19 +19,21 @@ from peer.run.resolve import resolve
 from peer.run.statements.log import wants_start
 
 HELLO_S = 5.0
+"""Timeout of one Hello call, in seconds."""
 GREETED, GREETED_S = 16, 1.0
-"""Before training, so many peers are greeted at once for their clocks; who has not answered by then is waited for only
-while nobody has."""
+"""Number of peers that are greeted in parallel to compare clocks, and the seconds in which they have to answer. If none
+has answered by then, the wait goes on for up to `HELLO_S`."""
 
 
 async def round_clock(context: JoinContext, manifest: Manifest, start: float) -> RoundClock:
-    """Make the clock; the own clock is corrected first, by a Hello to some of the others. `start`: when round 0 began,
-    as far as it was signed; 0: nobody has shown that yet, and the peer waits for it."""
+    """Make the run's clock, after correcting the own clock by Hello calls to up to `GREETED` peers of different
+    networks. `start`: start of round 0 by the signed statements, seconds since the epoch. 0: not known yet, and the
+    peer waits for it."""
     records = list((await context.directory.peers()).values())
     context.clock.bound(manifest.limits.max_clock_offset_s)
     some = in_turn(random.sample(records, len(records)), _named_network)[:GREETED]
     for welcome in await _greeted(context, some):
-        # after the last answer: a Hello under way would count a correction twice
+        # only after the last answer: an answer measured before a correction would apply it twice
         context.clock.observe(welcome.clock_offset_s, welcome.voice)
     if not start and wants_start(manifest):
         context.say("waiting for the run's signed start: nobody has shown it yet")
@@ -42,16 +45,16 @@ def _named_network(record: PeerRecord) -> str:
 
 
 def clock_from(manifest: Manifest, start: float) -> RoundClock:
-    """Make the run's clock. `start`: when round 0 began; 0: not known."""
+    """Make the run's clock. `start`: start of round 0, seconds since the epoch. 0: not known."""
     return resolve(manifest.sync).round_clock(start)
 
 
 async def _greeted(context: JoinContext, records: Sequence[PeerRecord]) -> list[Welcome]:
-    """What those say of the own clock who answer in time."""
+    """Send Hello to these peers, and return the answers that arrive in time."""
     found: list[Welcome] = []
 
     async def greet(record: PeerRecord) -> None:
-        with contextlib.suppress(ExchangeError):  # one that cannot be greeted tells nothing about our clock
+        with contextlib.suppress(ExchangeError):  # an unreachable peer gives no information about our clock
             found.append(await context.transport.hello(record, HELLO_S))
 
     greeting = [asyncio.create_task(greet(record)) for record in records]

@@ -1,4 +1,4 @@
-"""The services that a joining peer works with."""
+"""The ports and facts that every stage of a join uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peer.run.home import RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinContext:
-    """One peer's own ports while it joins a run."""
+    """The ports of one peer while it joins a run."""
 
     run_id: RunId
     me: PeerId
@@ -24,5 +24,5 @@ class JoinContext:
     clock: Clock
     say: Say
     folder: RunFolder | None = None
-    """The run's files in the home; None keeps everything in memory."""
+    """The run's folder in the home. None: nothing is written to disk."""
     rng: random.Random = field(default_factory=random.Random)

@@ -1,6 +1,7 @@
-"""The contract of a volunteer with a run: what this machine will give, told once before anything is fetched.
+"""The contract between a volunteer and a run: what the run takes from this machine, shown before anything is fetched.
 
-A volunteer agrees once for each run and home. The agreement lies in the run's folder, so a restart does not ask."""
+A volunteer agrees once per run and home. The agreement is stored in the run's folder, so that a restart does not ask
+again. A larger demand needs a new agreement."""
 
 from __future__ import annotations
 
@@ -31,19 +32,19 @@ from peer.run.worth import worth_sentence
 from peer.state.checkpoint import checkpoint_bytes
 
 AGREED = "contract.json"
-"""File in the run's folder with the contract that was agreed to."""
+"""File in the run's folder that stores the agreed contract."""
 
 MOST_NAMED = 5
-"""Files that one warning names."""
+"""Number of files that one warning lists."""
 
 REPORTED = {
     True: "the operator's node hears every minute or two what this peer does (not with --no-summary)",
     False: "the operator's node nothing but what all peers see",
 }
-"""What leaves this machine beside the exchanges, by whether summaries are sent."""
+"""What this machine reports beside the exchanges, by whether summaries are sent."""
 
 Ask = Callable[[str], Awaitable[bool | None]]
-"""Function that asks a person a question; None: there is nobody to ask."""
+"""Asks the user a yes-or-no question. Returns None when no user is there."""
 
 
 AMOUNTS = {
@@ -53,11 +54,12 @@ AMOUNTS = {
     "bytes_down_a_day": "a day",
     "summary": "tells",
 }
-"""Fields of a contract that may grow between two starts of one run, and their labels. More of one needs a new yes."""
+"""Fields of a contract that may grow between two starts of a run, with their labels. A larger value needs a new
+agreement."""
 
 
 def _covers(agreed: Mapping[str, Any], field: str, value: float | None) -> bool:
-    """Whether an agreement covers a value: as much or more was agreed to, or the same None (not known)."""
+    """Return whether an agreement covers a value: at least as much was agreed to, or both are None (not known)."""
     if field not in agreed or value is None or agreed[field] is None:
         return field in agreed and agreed[field] is value
     return isinstance(agreed[field], int | float) and bool(value <= agreed[field])
@@ -65,10 +67,10 @@ def _covers(agreed: Mapping[str, Any], field: str, value: float | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinContract(ContractTerms):
-    """What taking part in a run means for this machine."""
+    """What a run takes from this machine, and for how long. `ContractTerms` has the fields."""
 
     def terms(self) -> list[tuple[str, str]]:
-        """Return the contract as labels and values, for a person."""
+        """Return the contract as (label, value) rows for a person."""
         return [
             ("run", self.run),
             ("operator", self.operator),
@@ -79,7 +81,7 @@ class JoinContract(ContractTerms):
         ]
 
     def guest_terms(self) -> list[tuple[str, str]]:
-        """Return what the run takes of this machine, and for how long."""
+        """Return the rows on what the run takes from this machine, without those that describe the run."""
         return [
             ("device", f"{self.device}, {self.threads} thread{'s' * (self.threads != 1)}"),
             ("gives way", self.guest),
@@ -106,30 +108,30 @@ class JoinContract(ContractTerms):
         return f"{when}{self.length}; sooner when you leave"
 
     def exceeded_terms(self, agreed: Mapping[str, Any]) -> list[str]:
-        """Return the terms, with their present values, that exceed those of an agreement, or are not in it.
+        """Return the rows whose present value exceeds that of an agreement, or that the agreement lacks.
 
-        What the volunteer's own options say, such as threads and caps, needs no agreement."""
+        Values that follow from the volunteer's own options, such as threads and caps, need no agreement."""
         terms = dict(self.terms())
         labels = (label for field, label in AMOUNTS.items() if not _covers(agreed, field, getattr(self, field)))
         return [f"{label} {terms[label]}" for label in dict.fromkeys(labels)]
 
     def largest_amounts(self, agreed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the larger of each amount here and in a former agreement."""
+        """Return for each field of `AMOUNTS` the larger of the present and the formerly agreed value."""
         here = {field: getattr(self, field) for field in AMOUNTS}
         return {field: agreed[field] if _covers(agreed, field, value) else value for field, value in here.items()}
 
     def lines(self) -> list[str]:
-        """Return the contract as lines for a person."""
+        """Return the contract as aligned lines for a person."""
         return [f"{label:<9} {value}" for label, value in self.terms()]
 
 
 def contract_of(
     signed: SignedManifest, options: PeerOptions, texts: str, *, start: float = 0.0, folder: RunFolder | None = None
 ) -> JoinContract:
-    """Work out what the run takes from this machine, from its manifest and the volunteer's options alone.
+    """Compute what the run takes from this machine, from its manifest and the volunteer's options alone.
 
-    `texts` tells the volunteer's own texts, for a run that trains on them. `start`: when round 0 began, seconds since
-    the epoch; 0: nobody has signed that yet. `folder`: the run's, with the log."""
+    `texts`: summary of the volunteer's own texts, for a run that trains on them. `start`: start of round 0, seconds
+    since the epoch. 0: not known yet. `folder`: the run's folder, for the path of the log."""
     manifest = signed.manifest
     method = resolve(manifest.sync)
     cost = cost_of(manifest.model, method)
@@ -162,7 +164,7 @@ def contract_of(
 
 
 def _manners(options: PeerOptions) -> str:
-    """Tell how the trainer gives way to the machine's owner."""
+    """Return how the trainer gives way to the machine's owner, as one line."""
     guest = options.guest
     parts = ["to all programs" if guest.low_priority else "to no program (--priority normal)"]
     shares = ((guest.cpu, "of the cores"), (guest.gpu, "of the GPU's time"), (options.speed, "of the time"))
@@ -174,14 +176,16 @@ def _manners(options: PeerOptions) -> str:
 
 
 def _device(wanted: str) -> str:
-    """Tell where the trainer will compute. The trainer itself decides: asking torch would load a driver here."""
+    """Return where the trainer will probably compute. Only the trainer decides: asking torch would load a driver into
+    the daemon."""
     if wanted != "auto":
         return wanted
     return "cpu (no driver of a GPU is loaded here)" if trains_in_main_memory(wanted) else "cuda, if torch can use it"
 
 
 def run_end(manifest: Manifest, start: float) -> float | None:
-    """Return when the last round is due, seconds since the epoch. None: not known. `start`: when round 0 began."""
+    """Return when the last round is due, seconds since the epoch. None: not known. `start`: start of round 0, 0 if not
+    known."""
     clock = resolve(manifest.sync).round_clock(start)
     return clock.due_at(manifest.rounds - 1) if start and clock.kind == "seconds" else None
 
@@ -206,9 +210,10 @@ def _data(manifest: Manifest, options: PeerOptions, texts: str) -> str:
 
 
 def survey_own_texts(manifest: Manifest, options: PeerOptions) -> tuple[str, list[str]]:
-    """Return what the volunteer's own texts are, and the names of those that look like secrets. Runs in a thread.
+    """Return a summary of the volunteer's own texts, and the names of files that look like secrets. Reads the folder,
+    so it runs in a thread.
 
-    Raises DataError when the run needs texts and none were given."""
+    Raises DataError when the run needs texts and no folder was given."""
     if manifest.data.kind != "text":
         return "", []
     if options.attached and options.data_dir is None:
@@ -221,7 +226,7 @@ def survey_own_texts(manifest: Manifest, options: PeerOptions) -> tuple[str, lis
 
 
 def secrets_warning(names: list[str]) -> str:
-    """Return the warning of files that look like secrets."""
+    """Return the warning about files that look like secrets."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"these look like secrets, and would be trained on: {', '.join(names[:MOST_NAMED])}{more}"
 
@@ -229,12 +234,14 @@ def secrets_warning(names: list[str]) -> str:
 async def agree(
     contract: JoinContract, folder: Path, ask: Ask | None, say: Say, secrets: list[str] | None = None
 ) -> ContractStatus:
-    """Show the contract and have the volunteer agree to it; return it for `peer status`. `ask` None: `--yes` was given.
+    """Show the contract and ask the volunteer to agree. Return the result for `peer status`. `ask` None: the volunteer
+    agreed beforehand (`--yes`).
 
-    An agreement holds for the later starts of this run. The volunteer is asked again when the run takes more than was
-    agreed to, such as after an update, and when a file that looks like a secret (`secrets`) is new.
+    An agreement holds for later starts of this run. The volunteer is asked again when the run takes more than was
+    agreed to, such as after an update, and when there is a new file that looks like a secret (`secrets`).
 
-    Raises JoinDeclined for a no, and when nobody can be asked, and HomeUnusable when the agreement cannot be kept."""
+    Raises JoinDeclined when the volunteer declines or cannot be asked, and HomeUnusable when the agreement cannot be
+    stored."""
     kept, secrets = folder / AGREED, secrets or []
     former = _former(kept)
     covered = {} if former is None else former.get("covered", former)
@@ -256,7 +263,7 @@ async def agree(
         if not answer:
             raise JoinDeclined(f"you did not agree to take part in {contract.run}")
     agreed_at = time.time() if agreed_at is None else agreed_at
-    # The options may be others than last time: the file keeps the terms that hold now, and the most that was agreed to.
+    # The options may have changed: the file holds the present terms, and the largest amounts ever agreed to.
     body = {
         **asdict(contract),
         "agreed_at": agreed_at,
@@ -270,7 +277,7 @@ def _former(kept: Path) -> dict[str, Any] | None:
     """Return the agreement of an earlier start. None: there is none that can be read."""
     try:
         found = json.loads(kept.read_bytes())
-        written = kept.stat().st_mtime  # older versions kept no time
+        written = kept.stat().st_mtime  # older versions stored no time
         agreed_at = float(found.get("agreed_at", written))
         return {**found, "agreed_at": agreed_at} if isinstance(found.get("covered", {}), dict) else None
     except (OSError, ValueError, TypeError, AttributeError):
@@ -278,6 +285,6 @@ def _former(kept: Path) -> dict[str, Any] | None:
 
 
 def contract_report(contract: JoinContract, agreed_at: float) -> ContractStatus:
-    """Return the contract for `peer status`, with the terms that the status does not show elsewhere."""
+    """Return the contract for `peer status`, with the rows that the status shows nowhere else."""
     rows = [(label, value) for label, value in contract.guest_terms() if label != "log"]
     return ContractStatus(contract, agreed_at, (*rows, ("agreed", f"on {local_time(agreed_at)}")))

@@ -1,4 +1,5 @@
-"""Asks donors what state they would give. `peer.protocol.policy.donors` decides whom, and what their answers mean."""
+"""Asks donors which state they offer. `peer.protocol.policy.donors` decides which donors are asked and how answers are
+judged."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from peer.state.snapshot import check_index, mark_of
 
 
 class DonorQuery:
-    """Asks donors what they offer. `fresh`: their state of this moment."""
+    """Collects offers of a state from donors. `fresh`: ask for the donor's present state, not for a recent copy."""
 
     def __init__(self, transport: StateCalls, layout: Layout, policy: DonorPolicy, *, fresh: bool = False) -> None:
         self._transport = transport
@@ -34,9 +35,9 @@ class DonorQuery:
         self._wanted = ""
 
     async def query(self, donors: Sequence[PeerRecord], run_round: int, wanted: str = "") -> Offers:
-        """Ask a wave of donors at once, without those that hold up the others, and further waves until offers of
-        enough networks are there. In groups ask again, until they agree, or one still has the state `wanted`, or it is
-        clear that they will not."""
+        """Ask donors in waves until offers of enough networks have arrived. Slow donors do not delay a wave. In a
+        group, ask again until the donors agree on one state, one of them still has the state `wanted`, or they clearly
+        will not agree. `run_round`: the run's present round."""
         self._wanted = wanted
         offers, asked = Offers(), set[PeerId]()
         for _ in range(WAVES):
@@ -56,7 +57,8 @@ class DonorQuery:
     async def _ask_all(
         self, donors: Sequence[PeerRecord], run_round: int, known: Sequence[PeerRecord], *, fresh: bool
     ) -> Offers:
-        """Ask all of `donors`. `known`: all that could be asked."""
+        """Ask all of `donors` at once. `known`: all donors that could be asked, by which the policy judges whether
+        there are enough offers."""
         offers, policy = Offers(), self._policy
         async with asyncio.TaskGroup() as asking:
             asked = {
@@ -99,7 +101,7 @@ class DonorQuery:
 async def fetch_state_index(
     transport: StateCalls, donor: PeerRecord, fresh: bool = False, wanted: str = ""
 ) -> StateIndex:
-    """Return the index of a donor's state. It is asked again while it copies that. Raises ExchangeError."""
+    """Return the index of a donor's state. Retries while the donor is still making its copy. Raises ExchangeError."""
     for left in reversed(range(ASKED_AGAIN)):
         try:
             return await transport.describe_state(donor, ASK_S, fresh, wanted)

@@ -1,8 +1,8 @@
-"""Whether a run is over: what a peer hears before it fetches anything, and once more before it trains.
+"""Checks whether a run is over: before a peer fetches anything, and once more before it trains.
 
-With a clock in seconds the own clock tells it, from the signed start and the manifest's rounds, and nobody else does.
-In steps a node of the operator says it in its record: the operator's key, or a node that the ticket or a delegation
-names."""
+With a clock in seconds the answer follows from the own clock, the signed start and the manifest's number of rounds
+alone. With a clock in steps it is read from the record of an operator's node: the operator's key, or a node that the
+ticket or a delegation names."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from peer.run.statements.files import known_start
 from peer.run.statements.log import StatementLog
 
 FIRST_LOOK_S = 3.0
-"""How long the directory may show nobody before a peer goes on without having heard whether the run is over."""
+"""Seconds for which an empty directory is awaited. Afterwards the join goes on without this check."""
 LOOK_S = 0.25
+"""Seconds between two reads of an empty directory."""
 
 
 def operator_nodes(manifest: Manifest, addresses: Iterable[str]) -> frozenset[PeerId]:
-    """Return the nodes whose word on the run's end counts: the operator's key, and those in the ticket's addresses."""
+    """Return the nodes that may declare the run over: the operator's key, and the nodes in the ticket's addresses."""
     named = (split(address)[1] for address in addresses)
     return frozenset(PeerId(peer) for peer in (manifest.operator, *named) if peer)
 
@@ -36,9 +37,9 @@ def operator_nodes(manifest: Manifest, addresses: Iterable[str]) -> frozenset[Pe
 async def ensure_not_ended(
     context: JoinContext, manifest: Manifest, addresses: Iterable[str], statements: StatementSync
 ) -> None:
-    """Get the run's statements, and raise RunEnded when the run is over.
+    """Fetch the run's statements, and raise RunEnded when the run is over.
 
-    `addresses` are those of the ticket. Waits for the first record at most `FIRST_LOOK_S`."""
+    `addresses`: those of the ticket. Waits for the first record for at most `FIRST_LOOK_S`."""
     nodes = operator_nodes(manifest, addresses)
     if manifest.start or statements.log.start_is_final:
         _ensure_time_left(context, manifest, statements.log)
@@ -47,7 +48,7 @@ async def ensure_not_ended(
     if manifest.sync.clock == "seconds":
         try:
             _ensure_time_left(context, manifest, statements.log)
-        except RunEnded:  # the start may be of a node whose right was taken back, as the next one asked may know
+        except RunEnded:  # the signer of the start may have lost its delegation, which another peer may know
             await catch_up(context, statements, nodes, everybody=True)
             _ensure_time_left(context, manifest, statements.log)
         return
@@ -57,7 +58,8 @@ async def ensure_not_ended(
 
 
 def ensure_round_left(manifest: Manifest, rounds: RoundClock, state_round: int, now: float) -> None:
-    """Raise RunEnded when a peer with a state of this round can do no round of the run any more. `now`: run time."""
+    """Raise RunEnded when a peer whose state is of round `state_round` cannot do any further round. `now`: run time,
+    seconds since the epoch."""
     total = manifest.rounds
     if rounds.kind == "steps":
         if state_round >= total:
@@ -74,12 +76,12 @@ def ensure_round_left(manifest: Manifest, rounds: RoundClock, state_round: int, 
 
 
 def farewell(manifest: Manifest, home: Path) -> str:
-    """Return the sentence for a volunteer whose peer has done all its rounds."""
+    """Return the sentence that a volunteer sees when its peer has done all rounds."""
     return f"{ended_sentence(manifest)}; get the model with: peer export {for_shell(home)} OUT --format hf"
 
 
 def ended_sentence(manifest: Manifest) -> str:
-    """Return the words by which everybody says that a run is over."""
+    """Return the sentence that says that a run is over."""
     return f"run {manifest.name} ended after {manifest.rounds} rounds"
 
 
@@ -88,8 +90,10 @@ def _ended(manifest: Manifest) -> RunEnded:
 
 
 def _ensure_time_left(context: JoinContext, manifest: Manifest, log: StatementLog) -> None:
-    """Raise RunEnded when the clock says so. The nodes that were dialled tell how far our own clock is off; before
-    that it counts only for what it tells whatever its error."""
+    """Raise RunEnded when the clock in seconds shows that the run is over.
+
+    The error of the own clock is known from the nodes that were dialled. Until then the check assumes the largest error
+    in favour of going on."""
     if manifest.sync.clock != "seconds":
         return
     start = known_start(log, None if context.folder is None else context.folder.path)
@@ -99,12 +103,13 @@ def _ensure_time_left(context: JoinContext, manifest: Manifest, log: StatementLo
 
 
 def _says_ended(record: PeerRecord, total: int) -> bool:
-    """Return whether a node says that the run is over, or has seen that most peers did the last round."""
+    """Return whether the record of an operator's node says that the run is over, or that most peers did the last
+    round."""
     return record.status is Status.ENDED or (record.status is Status.SERVING and record.round >= total)
 
 
 async def _first_look(context: JoinContext) -> list[PeerRecord]:
-    """Look into the directory until it shows somebody."""
+    """Read the directory until it shows a peer or `FIRST_LOOK_S` have passed."""
     until = asyncio.get_running_loop().time() + FIRST_LOOK_S
     while not (records := await context.directory.peers()) and asyncio.get_running_loop().time() < until:
         await context.clock.sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""What a peer asks of the state that it fetches, and whom it believes about it."""
+"""The requirements that a fetched state must meet, and the knowledge by which donors' claims are bounded."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.policy.donors import PATIENCE_S, SignedDigest, StateLosses
 
 Weigh = Callable[[Tensor, int, float], Awaitable[StateLosses | str]]
-"""As `peer.ports.trainer.Trainer.weigh`."""
+"""Measures the losses of a state. See `peer.ports.trainer.Trainer.weigh`."""
 
 
 def ignore_event(event: Event) -> None:
-    """Take an event that nobody keeps."""
+    """Drop an event. For peers without a journal."""
 
 
 async def no_start(donors: Sequence[PeerRecord]) -> None:
-    """Ask nobody."""
+    """Ask no peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKnowledge:
-    """What a peer knows about the run besides what donors say, and bounds that by."""
+    """Facts about the run from other sources than donors, which bound what donors may claim."""
 
     proven: frozenset[PeerId] = frozenset()
-    """The peers that are proven to us: what they say counts first."""
+    """Proven peers, whose claims take precedence."""
     nodes: frozenset[PeerId] = frozenset()
-    """The operator's, which are asked in any crowd."""
+    """The operator's nodes, which are always among the donors asked."""
     furthest: Callable[[], int | None] = lambda: None
-    """Returns the furthest round that anybody can be in; None: nobody knows."""
+    """Returns the latest round that any peer can be in. None: not known."""
     digests: Callable[[], Sequence[SignedDigest]] = tuple
-    """Returns the signed digests of states, the newest round first."""
+    """Returns the signed digests of states, newest round first."""
     ask_start: Callable[[Sequence[PeerRecord]], Awaitable[None]] = no_start
-    """Asks donors for the run's signed start, as long as it is unknown: who is past round 0 holds it."""
+    """Asks donors for the run's signed start while it is unknown. A donor that is past round 0 has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTerms:
-    """The terms of one fetch."""
+    """The requirements of one fetch of a state."""
 
     momentum: bool = False
-    """A group's state has it, too."""
+    """Whether the state includes outer_momentum, as a group's does."""
     patience_s: float = PATIENCE_S
     fresh: bool = False
-    """Take the state that donors have now, not a copy from a moment ago."""
+    """Fetch the donors' present state, not a recent copy."""
     weigh: Weigh | None = None
-    """Has the trainer judge a state. None: states are taken as they come."""
+    """Has the trainer measure a state's losses. None: states are accepted unmeasured."""
     emit: Callable[[Event], None] = ignore_event
-    """Takes events for the journal."""
+    """Receives events for the journal."""
     knowledge: RunKnowledge = RunKnowledge()

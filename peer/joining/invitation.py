@@ -1,4 +1,4 @@
-"""A volunteer's own invitation, and the rule by which its peer lets others in."""
+"""A volunteer's own invitation, and the rule by which its peer admits others."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from peer.run.manifest import Manifest
 from peer.run.statements.log import StatementLog
 
 FILE = "invitation"
-"""File of the run's folder that keeps the invitation."""
+"""File in the run's folder that stores the invitation."""
 
 
 def own_invitation(folder: Path, given: Invitation | None, run_id: RunId, me: PeerId, now: float) -> Invitation | None:
-    """Keep the invitation that was given, or find the one that was kept, even if that is over. None: there is none.
+    """Store the given invitation, or return the one stored at an earlier start, even if it has expired. None: there is
+    none. `now`: seconds since the epoch.
 
-    Raises TicketError for a given one that is not for this run and key, or is over."""
+    Raises TicketError for a given invitation that is for another run or key, or that has expired."""
     path = folder / FILE
     if given is None:
         return _kept(path, run_id, me)
@@ -42,33 +43,33 @@ def _kept(path: Path, run_id: RunId, me: PeerId) -> Invitation | None:
     try:
         kept = Invitation.named(f"@{path}")
     except TicketError:
-        return None  # as without one: the others say what is needed
+        return None  # as without one: other peers then refuse with the reason
     return kept if kept.run_id == run_id and kept.peer == me else None
 
 
 def invited_peers(
     manifest: Manifest, log: StatementLog, now: Callable[[], float], nodes: Container[PeerId]
 ) -> InvitedPeers:
-    """Return the rule of this run. `nodes`: the operator's, which need no invitation."""
+    """Return the admission rule of this run. `nodes`: the operator's nodes, which need no invitation."""
     return InvitedPeers(log, now, required=manifest.admission.kind == "invited", exempt=nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnAdmission:
-    """Our own part in a run that may ask for invitations."""
+    """This peer's own admission to a run that may require invitations."""
 
     invited_peers: InvitedPeers
     me: PeerId
     invitation: Invitation | None
 
     def ensure(self) -> None:
-        """Raise JoinRefused when the others would not let this peer in, as far as it can tell itself."""
+        """Raise JoinRefused when other peers would refuse this one, as far as this peer can determine that itself."""
         if (
             found := self.invited_peers.refusal(self.me, b"" if self.invitation is None else self.invitation.raw)
         ) is not None:
             raise JoinRefused(found[1], "Give a valid one: peer join TICKET --invitation @FILE")
 
     def report(self, proven: int, left_out: int) -> AdmissionStatus:
-        """For `peer status`. See `Reputation.strangers` for the two numbers."""
+        """Return the admission for `peer status`. See `Reputation.strangers` for the two numbers."""
         until = None if self.invitation is None else day_of(self.invitation.expires)
         return AdmissionStatus("invited" if self.invited_peers.required else "open", until, proven, left_out)

@@ -1,4 +1,4 @@
-"""Get the run's manifest: from the home, or from any peer."""
+"""Gets the run's manifest: from the home, or from any peer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peer.run.manifest import SignedManifest, load_signed, store_signed
 
 CALL_TIMEOUT_S = 10.0
 ASKED_AT_ONCE = 4
-"""The first to answer is enough."""
+"""Number of peers that are asked in parallel. The first valid answer is taken."""
 RETRY_S = 1.0
 NOBODY_YET = "nobody of this run is in the directory yet"
 
@@ -33,16 +33,17 @@ FINAL_REFUSALS: dict[AnyCode, str] = {
     Code.INVITATION_FOREIGN: WITH_INVITATION,
     Code.INVITATION_ALTERED: WITH_INVITATION,
 }
-"""Refusals that asking again does not change, and what does."""
+"""Refusals that a retry does not change, with the fix of each."""
 
 
 async def obtain_manifest(
     context: JoinContext, wait_s: float, progress: WaitProgress = ignore_progress
 ) -> SignedManifest:
-    """Ask everybody in the directory, again and again. The bytes must hash to the run id, so that nobody can lie.
+    """Ask the peers in the directory for the manifest until one gives it. Any peer may be asked, because the bytes must
+    hash to the run id.
 
-    Raises SwarmUnreachable when nobody answered for `wait_s` seconds, JoinRefused (ClockWrong, if it is the clock) when
-    everybody refuses for good."""
+    Raises SwarmUnreachable when no manifest came for `wait_s` seconds, JoinRefused (ClockWrong for a wrong clock) when
+    every peer refuses for a final reason."""
     run_id, directory, transport = context.run_id, context.directory, context.transport
     deadline = asyncio.get_running_loop().time() + wait_s
     said = problem = ""
@@ -75,8 +76,8 @@ def _refusal(refusal: PartnerRefused) -> PeerError:
 async def _first_manifest(
     run_id: RunId, records: Sequence[PeerRecord], transport: StateCalls, failed: dict[PeerId, BaseException]
 ) -> SignedManifest | None:
-    """From whoever of these gives it first: one that is gone must not hold up a joiner. Why the others did not goes
-    into `failed`."""
+    """Ask these peers in parallel, and return the first valid manifest, so that one dead peer does not delay a joiner.
+    Errors of the others are stored in `failed`."""
     asked = {asyncio.create_task(_manifest_of(run_id, record, transport)): record.peer_id for record in records}
     try:
         for answer in asyncio.as_completed(asked):
@@ -92,7 +93,8 @@ async def _first_manifest(
 
 
 async def _manifest_of(run_id: RunId, record: PeerRecord, transport: StateCalls) -> SignedManifest:
-    """Raises ExchangeError, or ManifestError when it is not this run's or not signed by its operator."""
+    """Fetch the manifest from one peer. Raises ExchangeError, or ManifestError when it is of another run or not signed
+    by its operator."""
     signed = SignedManifest(*await transport.fetch_manifest(record, CALL_TIMEOUT_S))
     if signed.run_id != run_id:
         raise ManifestError("gave the manifest of another run")
@@ -101,7 +103,7 @@ async def _manifest_of(run_id: RunId, record: PeerRecord, transport: StateCalls)
 
 
 def stored_manifest(folder: RunFolder, run_id: RunId) -> SignedManifest | None:
-    """Read the manifest that an earlier start fetched, if its file is complete."""
+    """Read the manifest that an earlier start stored. None: there is no valid one."""
     try:
         kept = load_signed(folder.manifest)
     except ManifestError:
@@ -112,8 +114,8 @@ def stored_manifest(folder: RunFolder, run_id: RunId) -> SignedManifest | None:
 async def find_manifest(
     context: JoinContext, wait_s: float, progress: WaitProgress = ignore_progress, given: SignedManifest | None = None
 ) -> SignedManifest:
-    """Return the run's manifest: the one that was given, the one that an earlier start kept, or one that any peer
-    gives, which is kept then. Raises as `obtain_manifest`."""
+    """Return the run's manifest: the given one, the stored one, or one fetched from a peer, which is then stored.
+    Raises as `obtain_manifest`."""
     kept = None if context.folder is None else stored_manifest(context.folder, context.run_id)
     if (found := given or kept) is not None:
         return found

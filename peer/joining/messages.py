@@ -1,4 +1,4 @@
-"""What a joiner says while it waits for the run, and when it gives up."""
+"""Messages and errors of a joiner that waits for the run or gives up."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from peer.ports.directory import DialReport
 from peer.protocol.messages import RunId
 
 CLOCK_LIMIT_S = 60.0
-"""What records in the directory are believed by; the manifest may allow less, never more than this is of use."""
+"""Largest clock difference, in seconds, at which directory records are accepted. A manifest may set a smaller one."""
 
 
 def check_clock(contact: DialReport, limit_s: float = CLOCK_LIMIT_S) -> None:
-    """Raise ClockWrong when the nodes that answered have a clock further from ours than `limit_s` seconds."""
+    """Raise ClockWrong when the clocks of the nodes that answered differ from ours by more than `limit_s` seconds."""
     offset = contact.clock_offset_s
     if offset is None or abs(offset) <= limit_s:
         return
@@ -23,7 +23,7 @@ def check_clock(contact: DialReport, limit_s: float = CLOCK_LIMIT_S) -> None:
 
 
 def waiting_reason(contact: DialReport, problem: str) -> str:
-    """One line: who does not answer, or what those who do lack."""
+    """Return one line on why the join waits: the addresses that do not answer, or `problem` when some do."""
     if contact.tried and all(contact.tried.values()):
         return "nobody answers: " + "; ".join(
             f"{split(address)[0]}: {reason}" for address, reason in contact.tried.items()
@@ -32,7 +32,8 @@ def waiting_reason(contact: DialReport, problem: str) -> str:
 
 
 def unreachable(contact: DialReport, run_id: RunId, problem: str, waited_s: float) -> SwarmUnreachable:
-    """What was tried, each address with its own answer, and what follows from it."""
+    """Return the error of a join that gave up: every address that was tried with its result, and the advice that
+    follows from them."""
     listed = "".join(f"\n  {address}\n    {reason or 'answers'}" for address, reason in contact.tried.items())
     run = f"run {run_id.hex()[:16]}"
     if not contact.tried:

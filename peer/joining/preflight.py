@@ -1,4 +1,4 @@
-"""Checks of a person's options and of this machine, before anything is opened or fetched and before torch is loaded,
+"""Checks the user's options and this machine before anything is opened or fetched. They run before torch is loaded,
 which takes many seconds."""
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from peer.run.sections import CustomSection
 from peer.user_folders import expand_user, user_name
 
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""Files that the drivers of accelerators leave in /dev. Asking torch would load the driver into the daemon."""
+"""Device files of the drivers of accelerators. Asking torch instead would load the driver into the daemon."""
 
 
 def check_start(options: NodeOptions, run_id: bytes) -> None:
-    """Check what a daemon opens first: how many files it may open, the locks of home and key, the key, the run's files.
+    """Check what a daemon opens first: the limit on open files, the locks of home and key, the key, and the run's
+    files.
 
-    The locks are released, and the daemon takes them when it begins. No key is made, and a new home is removed again.
-    Raises UsageError, HomeBusy, IdentityError and HomeUnusable, as the daemon itself would."""
+    The locks are released again. No key is made, and a home that did not exist is removed. Raises UsageError, HomeBusy,
+    IdentityError and HomeUnusable, as the daemon itself would."""
     check_open_files()
     is_new = not os.path.lexists(Home(options.home, make=False).path)
     home = Home(options.home)
     if is_new:
         with contextlib.suppress(OSError):
-            home.path.rmdir()  # a start that fails later leaves nothing behind
+            home.path.rmdir()  # a later failure of the start must leave nothing behind
     with contextlib.nullcontext() if is_new else home.lock(options.identity_path):
         key = expand_user(options.identity_path or home.identity)
         if os.path.lexists(key):
@@ -46,8 +47,8 @@ def _is_listable(folder: Path) -> bool:
 
 
 def _check_ours(path: Path, home: Path) -> None:
-    """Raise HomeUnusable for a file or folder that this user cannot read and write. The usual cause is a start with
-    sudo."""
+    """Raise HomeUnusable for a file or folder that this user cannot read and write. The usual cause is an earlier start
+    with sudo."""
     try:
         facts = path.lstat()
     except FileNotFoundError:
@@ -67,7 +68,7 @@ def _check_ours(path: Path, home: Path) -> None:
 
 
 def check_training_loop(manifest: Manifest, *, attached: bool) -> None:
-    """Raise ModelError for a model that the built-in training loop does not have. `attached`: a program of the user's
+    """Raise ModelError for a model whose code the built-in training loop lacks. `attached`: the user's own program
     makes the steps."""
     if isinstance(manifest.model, CustomSection) and not attached:
         found = f"run {manifest.name!r} trains {described_model(manifest)}: its code is not here"
@@ -76,7 +77,7 @@ def check_training_loop(manifest: Manifest, *, attached: bool) -> None:
 
 
 def check_volunteer(options: PeerOptions) -> None:
-    """Raise UsageError for a device that is not there, DataError for a `--data` folder that cannot be read."""
+    """Raise UsageError for a device that does not exist, DataError for a `--data` folder that cannot be read."""
     if options.device == "cuda":
         check_cuda()
     if options.data_dir is not None:
@@ -84,18 +85,18 @@ def check_volunteer(options: PeerOptions) -> None:
 
 
 def check_cuda(drivers: tuple[str, ...] = DRIVERS) -> None:
-    """Raise UsageError where torch cannot use a CUDA device."""
+    """Raise UsageError when torch cannot use a CUDA device."""
     fix = "Use --device cpu, or check the driver with nvidia-smi."
     if not any(Path(driver).exists() for driver in drivers):
         raise UsageError("torch sees no CUDA device: no driver of one is loaded here", fix)
-    import torch  # it takes seconds, and whoever has no driver need not wait for it
+    import torch  # takes seconds, so the driver is checked first
 
     if torch.version.cuda is None and torch.version.hip is None:
         raise UsageError("torch sees no CUDA device: this torch is built for the CPU alone", fix)
 
 
 def check_data_folder(folder: Path) -> None:
-    """Raise DataError unless this is a folder with something in it that can be listed."""
+    """Raise DataError unless this is a folder that can be listed and is not empty."""
     try:
         with os.scandir(expand_user(folder)) as found:
             empty = next(found, None) is None

@@ -1,8 +1,7 @@
-"""A peer's first minute: what each phase from the command to the first inner step took, and whether this machine and
-its link are fit for the run; both told to the person, the journal and `peer status`.
+"""Measures a peer's join: the duration of each phase from the command to the first inner step, and whether machine and
+line are fit for the run. The user, the journal and `peer status` receive the result.
 
-Waiting for the person (an answer to a question, or the end of a condition of theirs) is no phase: it is reported
-beside."""
+Time spent waiting for the user (an answer, or a condition of theirs) is reported apart and belongs to no phase."""
 
 from __future__ import annotations
 
@@ -27,25 +26,25 @@ from peer.run.options import PeerOptions
 
 LOOK_S = 0.1
 MEASURED_STEPS = 3
-"""After so many inner steps their median says how fast this machine is."""
+"""Inner steps whose median time is taken as the speed of this machine."""
 TOLD_BYTES = 1_000_000
-"""A state this large says something about the link that it came by."""
+"""Smallest transfer, in bytes, from which the speed of the line is judged."""
 TOLD_WAIT_S = 0.1
-"""A shorter wait for the person is not told."""
+"""Shortest wait for the user, in seconds, that is reported."""
 PHASES = (
     *("program", "network", "manifest", "terms", "files", "amendments", "state", "clock"),
     *("trainer", "others", "first_evaluation", "first_step"),
 )
-"""In order."""
+"""Phases of a join, in order."""
 BESIDE = ("torch_import", "waiting_for_the_state", "data", "model")
-"""Of the trainer's process."""
+"""Phases of the trainer's process, which run in parallel."""
 
 
 class JoinReport:
-    """A report of how this peer joined: the duration of each phase, and whether the machine is fit for the run. It is
-    shown to the volunteer and in `peer status`.
+    """Collects how this peer joined: the duration of each phase, and the findings on the fitness of the machine. The
+    volunteer sees it when the first step is done, and `peer status` at any time.
 
-    `phase_timer`: the phase timer, which has been running since the command began."""
+    `phase_timer`: has been running since the command began."""
 
     def __init__(
         self, phase_timer: PhaseTimer, emit: Callable[[events.Event], None], say: Callable[[str], None]
@@ -60,16 +59,16 @@ class JoinReport:
         self._unfit: list[FitnessFinding] = []
 
     def end_phase(self, phase: str, detail: str = "") -> None:
-        """A phase is over. `detail`: what there was in it, for a person."""
+        """End the current phase under this name. `detail`: a fact about it, for a person."""
         self._phase_timer.end(phase)
         self._details[phase] = detail
 
     def person_answered(self) -> None:
-        """Leave the seconds since the last phase out: the person was waited for."""
+        """Exclude the time since the last phase: it was spent waiting for the user."""
         self._phase_timer.skip()
 
     def on_event(self, event: events.Event, t: float) -> None:
-        """A listener of the journal: phases that the coordinator ends."""
+        """End the phases that the round loop completes. A journal listener. `t`: time of the event."""
         if self._joined:
             return
         if isinstance(event, events.TrainingBegan):
@@ -78,10 +77,11 @@ class JoinReport:
             self.end_phase("first evaluation")
 
     def state_obtained(self, state: JoinedState) -> None:
+        """End the phase in which the state was fetched or resumed."""
         self.end_phase("state", "own checkpoint" if state.transfer is None else _fetched(state.transfer))
 
     def trainer_ready(self, info: TrainerInfo) -> None:
-        """It is ready."""
+        """End the trainer's start, and report its micro-batch."""
         self._trainer = dict(info.seconds)
         self.end_phase("trainer", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in info.seconds.items()))
         self._micro_batch = info.micro_batch_reason
@@ -90,7 +90,7 @@ class JoinReport:
             self._emit(events.MicroBatch(windows=info.micro_batch, reason=info.micro_batch_reason))
 
     def report(self) -> MachineStatus:
-        """For `peer status`."""
+        """Return the join for `peer status`."""
         return MachineStatus(
             joined_in_s=round(self._phase_timer.total, 2) if self._joined else None,
             waited_for_you_s=round(self._phase_timer.skipped, 2),
@@ -100,18 +100,18 @@ class JoinReport:
             fixes=tuple(verdict.fix for verdict in self._unfit),
         )
 
-    # -- is it fit? --------------------------------------------------------------------------------------------------
+    # -- fitness of the machine ----------------------------------------------------------------------------------------
 
     def check_caps(self, manifest: Manifest, method: Method, options: PeerOptions) -> None:
-        """Raise MachineTooSlow when the volunteer's own caps leave no room for a round's exchange."""
+        """Raise MachineTooSlow when the volunteer's own caps leave no room for the exchange of a round."""
         load = line_load(manifest, method)
         for cap, what in ((options.max_upload, "upload, its cap"), (options.max_download, "download, its cap")):
             if load is not None and cap is not None:
                 self._tell(of_link(load, cap, what))
 
     def check_budget(self, manifest: Manifest, method: Method, limits: UploadLimits) -> int:
-        """A word when a day of the run needs more upload than the volunteer's budget has; bytes of the largest round's
-        payload."""
+        """Warn when a day of the run needs more upload than the volunteer's budget allows. Return the bytes of the
+        largest payload."""
         largest = max(cost_of(manifest.model, method).fragment_bytes)
         need = upload_need(manifest, method)
         if need is None or not (found := too_much(limits, need)):
@@ -124,7 +124,7 @@ class JoinReport:
         return largest
 
     def check_download(self, manifest: Manifest, method: Method, state: JoinedState) -> None:
-        """A word when the link was slow when the state came by it. Only a word: the donor may have been."""
+        """Warn when the state arrived slowly. A warning only, because the donor may have been the slow end."""
         load = line_load(manifest, method)
         given = state.transfer
         if load is None or given is None or given.nbytes < TOLD_BYTES or given.seconds <= 0:
@@ -136,8 +136,8 @@ class JoinReport:
     async def watch(
         self, progress: Callable[[], TrainerProgress], round_s: float | None, rounds_left: Callable[[], int]
     ) -> None:
-        """Until cancelled; has nothing to do any more once the first steps are measured. `round_s` None: rounds are in
-        inner steps. Raises MachineTooSlow when the run will be over before one step is done."""
+        """Measure the first inner steps and report on them, then wait until cancelled. `round_s`: seconds of a round.
+        None: rounds are in inner steps. Raises MachineTooSlow when the run will be over before one step is done."""
         while progress().steps < 1:
             await asyncio.sleep(LOOK_S)
         self._first_step()
@@ -177,6 +177,6 @@ class JoinReport:
 
 
 def _fetched(given: StateTransfer) -> str:
-    """Return how much of the state came, and how fast, for a person."""
+    """Return the size of the transferred state and its rate, for a person."""
     told = amount(given.nbytes, "bytes")
     return told if given.seconds <= 0 else f"{told} at {amount(given.nbytes / given.seconds, 'bytes')}/s"

@@ -1,4 +1,5 @@
-"""Restart of a run from a state that its operator names by digest: the fetch, and whether a state descends from it."""
+"""Restart of a run from a state whose digest the operator names in an amendment (`refound`): fetching that state, and
+deciding whether a state descends from it."""
 
 from __future__ import annotations
 
@@ -19,15 +20,15 @@ from peer.state.transfer.pieces import PieceStore
 
 
 def digest_of(params: torch.Tensor) -> bytes:
-    """Return the BLAKE3 digest of `outer_params`, fp32 little endian, in layout order; an amendment names it."""
+    """Return the BLAKE3 digest of `outer_params` (fp32, little endian, layout order), as an amendment names it."""
     return blake3(params.numpy().data.cast("B")).digest()
 
 
 class ResetStates:
-    """Fetches the state with a given digest from the operator's nodes.
+    """Fetches the state of a given digest from the operator's nodes.
 
-    A node that gave another state is not asked for that one again. A node started without `--state` would otherwise
-    send its model to every peer every few seconds."""
+    A node that gave another state is not asked for it again: otherwise a node started without `--state` would send its
+    model to every peer every few seconds."""
 
     def __init__(self, layout: Layout, transport: StateCalls, offload: Offload) -> None:
         self._layout = layout
@@ -38,7 +39,7 @@ class ResetStates:
         self._rates = DonorRates()
 
     async def fetch(self, digest: bytes, records: list[PeerRecord]) -> torch.Tensor | None:
-        """Fetch the state with this digest (flat fp32), or return None when no node serves it yet. Never raises."""
+        """Fetch the state with this digest (flat fp32). Return None while no node serves it. Never raises."""
         for record in donors_of_reset(records):
             try:
                 params = await self._from(record, digest)
@@ -68,17 +69,17 @@ class ResetStates:
 
 
 def founding_of(state: JoinedState, now: RunPolicy) -> bytes:
-    """The digest that this state goes back to, if the operator had refounded the run; a checkpoint says it itself."""
+    """Return the digest of the restart that a state descends from. Empty: none. A checkpoint stores it."""
     if state.founded is not None:
         return state.founded
     return founded_on(state.outer.params, state.round, now)
 
 
 def founded_on(params: torch.Tensor, donors_round: int, now: RunPolicy) -> bytes:
-    """Return the digest of the restart that a donor's state descends from, or nothing for an earlier one.
+    """Return the digest of the restart that a donor's state descends from. Empty: it is older than the restart.
 
-    The state descends from the restart in force if it is the named state. It also does if the donor worked in a round
-    in which the restart had taken effect."""
+    A state descends from the restart in force if it is the named state itself, or if its donor worked in a round in
+    which the restart had taken effect."""
     if now.founded and (donors_round >= now.founded_round or digest_of(params) == now.founded):
         return now.founded
     return b""

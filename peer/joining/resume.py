@@ -1,8 +1,8 @@
-"""The state that a peer begins with, and its own checkpoint, which may be that.
+"""The state that a peer begins with, and the own checkpoint as one source of it.
 
-It goes on from the checkpoint when that is of this run and recent (`peer.protocol.policy.donors.judge_checkpoint`), or
-when nobody can donate. In the second case the state may be far behind: until it has exchanged with somebody, this peer
-does not donate it (`JoinedState.stale`)."""
+A peer resumes from its own checkpoint when that is recent (`peer.protocol.policy.donors.judge_checkpoint`), or when no
+donor exists. In the latter case the state may be far behind the run, so this peer donates it only after its first
+exchange (`JoinedState.stale_reason`)."""
 
 from __future__ import annotations
 
@@ -26,56 +26,56 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class StateTransfer:
-    """A state's way from donors to here."""
+    """The transfer of a state from donors."""
 
     donor: str
-    """The donor that gave most of it."""
+    """The donor that gave most of the bytes."""
     nbytes: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedState:
-    """The state a peer begins with, and how it came by it."""
+    """The state that a peer begins with, and its origin."""
 
     outer: OuterState
     round: int
     why: str
-    """For a person: resumed or fetched, and from where."""
+    """Origin of the state, for a person."""
     transfer: StateTransfer | None = None
-    """How donors gave it; None: they did not."""
+    """The transfer from donors. None: the state was not fetched."""
     resume: Path | None = None
-    """The checkpoint's folder, for the trainer."""
+    """The checkpoint's folder, from which the trainer resumes. None: the state was fetched."""
     founded: bytes | None = None
-    """Of a checkpoint: digest of the state the run had last been refounded on; None: not a checkpoint."""
+    """Of a checkpoint: digest of the restart that it descends from, empty for none. None: not a checkpoint."""
     checkpoint_tokens: int = -1
-    """The trainer's token counter when the checkpoint was written; -1 without one."""
+    """The trainer's token count in the checkpoint. -1: not a checkpoint."""
     stale_reason: str = ""
-    """Why this state may be far behind the run's, for a person; empty: it is not."""
+    """Why this state may be far behind the run's, for a person. Empty: it is not."""
 
 
 @dataclass(slots=True)
 class OwnCheckpoint:
-    """The newest own checkpoint, and what to begin with if it is that."""
+    """The newest own checkpoint, with the decision whether the peer begins with it."""
 
     name: str
     state: JoinedState
-    """Its outer state is read by `fill`."""
+    """The state that it holds. `fill` reads its tensors."""
     fill: Callable[[], None]
-    """Reads the outer state from the disk. Raises CheckpointError."""
+    """Reads the outer state from disk. Raises CheckpointError."""
     left: str = ""
-    """Why it was not taken, for a person."""
+    """Why the checkpoint is not used, for a person."""
 
     def choose(self, why: str) -> None:
-        """Begin with it, for this reason."""
+        """Use the checkpoint, for this reason."""
         self.state = replace(self.state, why=f"{self.state.why}: {why}")
 
     def leave(self, why: str) -> None:
-        """Do not begin with it."""
+        """Do not use the checkpoint, for this reason."""
         self.left = why
 
     def choose_stale(self, problem: str) -> None:
-        """Begin with it although it is too old: nobody else gives a state."""
+        """Use the checkpoint although it is too old, because no donor gives a state. `problem`: why none does."""
         why = f"{self.state.why}, although {self.left}: nobody gives a later state ({problem})"
         self.state = replace(self.state, why=why, stale_reason=self.left)
 
@@ -83,7 +83,8 @@ class OwnCheckpoint:
 async def newest_checkpoint(
     run_id: RunId, layout: Layout, checkpoints: CheckpointStore, say: Say, offload: Offload, into: Tensor | None
 ) -> OwnCheckpoint | None:
-    """The newest valid one of this run and layout; those skipped are said. `into`: where its params are to lie."""
+    """Return the newest valid checkpoint of this run and layout. None: there is none. Reasons of skipped ones are
+    shown. `into`: tensor that receives its params."""
     checkpoint, skipped = await offload(lambda: checkpoints.latest(run_id, layout.digest()))
     for reason in skipped:
         say(f"checkpoint skipped: {reason}")
@@ -106,7 +107,8 @@ def _state_of(checkpoint: Checkpoint, outer: OuterState) -> JoinedState:
 
 
 class Staleness:
-    """Listens to the journal: a state that was stale is not once it has been exchanged."""
+    """A journal listener that clears the staleness of a resumed state after its first exchange. `why`: the reason,
+    empty once it is cleared."""
 
     def __init__(self, why: str) -> None:
         self.why = why

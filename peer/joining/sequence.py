@@ -1,10 +1,10 @@
-"""The one order in which a peer joins a run: manifest, terms, contract, files, state, trainer.
+"""The order in which a peer joins a run: manifest, terms, contract, files, state, trainer.
 
-Whoever needs a part of a join goes through these stages: the daemon to the end, `peer doctor` and the commands that
-read a ticket as far as they look, simulated machines from a state on. A user gives each stage that it needs a step: an
-async function that does the stage here, and returns its value. What users do differently (ask the person, report
-progress, fetch into another folder) is in their steps, and what they do alike is in the functions of this package that
-steps call. A step has its own deadlines."""
+Every user of a join runs these stages: the daemon all of them, `peer doctor` and the commands that read a ticket only
+the first ones, simulated machines those from the state on. For each stage a user supplies a step: an async function
+that performs the stage and returns its value. What differs between users (asking the person, reporting progress,
+fetching into another folder) is in their steps. What they share is in the functions of this package, which the steps
+call. Deadlines are the steps' own."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ class Stage(IntEnum):
     """The stages of a join, in order."""
 
     MANIFEST = 1
-    """The run's signed manifest is here."""
+    """The run's signed manifest has been obtained."""
     TERMS = 2
-    """The operator's statements are known: the run goes on, and lets this peer in."""
+    """The operator's statements are known: the run has not ended, and it admits this peer."""
     CONTRACT = 3
-    """The volunteer agreed to what the run takes."""
+    """The volunteer agreed to the contract."""
     FILES = 4
-    """The run's files are here, so its layout is known."""
+    """The run's files have been obtained, so that its layout is known."""
     STATE = 5
-    """A complete state is here."""
+    """A complete state has been obtained."""
     TRAINER = 6
-    """The trainer has begun from that state."""
+    """The trainer has started from that state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinTerms:
-    """The terms of a run: what its operator signed, and who is let in."""
+    """The terms of a run: the operator's signed statements, and the rule of admission."""
 
     statements: StatementSync
     nodes: frozenset[PeerId]
-    """The nodes that the manifest and the ticket name as the operator's."""
+    """The operator's nodes, as the manifest and the ticket name them."""
     admission: OwnAdmission
     folder: Path | None = None
-    """The run's, in the home."""
+    """The run's folder in the home. None: nothing is stored."""
 
     @property
     def start(self) -> float:
-        """When round 0 began, seconds since the epoch; 0: nothing that is signed says so yet."""
+        """Start of round 0, seconds since the epoch. 0: no signed statement gives it yet."""
         return known_start(self.statements.log, self.folder)
 
 
@@ -75,9 +75,9 @@ Step: TypeAlias = Callable[["JoinSequence[Files, State, Ready]"], Awaitable[Valu
 
 
 class JoinSequence(Generic[Files, State, Ready]):
-    """One join: the steps of a user, and the values of the stages that are behind.
+    """One join: the user's steps, and the values of the completed stages.
 
-    Every value is frozen. `Files`, `State` and `Ready` are what the user's last three steps return."""
+    Values are frozen. `Files`, `State` and `Ready` are the types that the last three steps return."""
 
     def __init__(
         self,
@@ -89,22 +89,22 @@ class JoinSequence(Generic[Files, State, Ready]):
         state: Step[Files, State, Ready, State] | None = None,
         trainer: Step[Files, State, Ready, Ready] | None = None,
     ) -> None:
-        """A stage without a step is passed over."""
+        """Each argument is the step of one stage. A stage without a step is skipped."""
         steps = (manifest, terms, contract, files, state, trainer)
         self._steps = {stage: step for stage, step in zip(Stage, steps, strict=True) if step is not None}
         self._values: dict[Stage, Any] = {}
 
     async def run(self, until: Stage) -> Self:
-        """Go on with the first stage that is not behind, up to and with this one.
+        """Run the stages that are not complete yet, up to and including `until`. Return self.
 
-        A step that fails or is cancelled leaves its stage undone: a later call begins with it again."""
+        A step that fails or is cancelled leaves its stage incomplete, and a later call runs it again."""
         for stage, step in self._steps.items():
             if stage <= until and stage not in self._values:
                 self._values[stage] = await step(self)
         return self
 
     def has(self, stage: Stage) -> bool:
-        """Whether a stage is behind."""
+        """Return whether a stage is complete."""
         return stage in self._values
 
     @property
@@ -143,9 +143,9 @@ class JoinSequence(Generic[Files, State, Ready]):
 async def learn_terms(
     context: JoinContext, manifest: Manifest, statements: StatementSync, addresses: Sequence[str]
 ) -> JoinTerms:
-    """Learn what the operator signed, from peers of the run. `addresses`: of the ticket.
+    """Fetch the operator's statements from peers of the run. `addresses`: those of the ticket.
 
-    Raises RunEnded, and JoinRefused when the operator keeps this peer out."""
+    Raises RunEnded, and JoinRefused when the operator has banned this peer."""
     await ensure_not_ended(context, manifest, addresses, statements)
     records = (await context.directory.peers()).values()
     ensure_admitted(statements.log.policy(live_round(records) or 0), context.me)
@@ -155,7 +155,7 @@ async def learn_terms(
 def local_terms(
     context: JoinContext, manifest: Manifest, statements: StatementSync, addresses: Sequence[str]
 ) -> JoinTerms:
-    """Return the terms as far as statements are held here."""
+    """Return the terms by the statements that are held here, without asking peers."""
     nodes, folder = operator_nodes(manifest, addresses), None if context.folder is None else context.folder.path
     own = None if folder is None else own_invitation(folder, None, context.run_id, context.me, context.clock.now())
     rule = invited_peers(manifest, statements.log, context.clock.now, nodes)
@@ -177,9 +177,9 @@ def fetch_terms(
     weigh: Weigh,
     emit: Callable[[events.Event], None],
 ) -> FetchTerms:
-    """Return what the state has to be that a peer begins with.
+    """Return the requirements for the state that a peer begins with.
 
-    A run that begins when a statement says so is in round 0 as long as nobody shows that statement."""
+    While a run waits for a signed start, its round is taken as 0."""
     log, now = terms.statements.log, context.clock.now
 
     def furthest() -> int | None:

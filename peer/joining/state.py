@@ -1,9 +1,9 @@
-"""The state that a peer begins with: its own checkpoint's, or one fetched from donors.
+"""Obtains the state that a peer begins with: from its own checkpoint, or from donors.
 
-`peer.protocol.policy.donors` decides; here donors are asked and bytes move. Several donors bring pieces at once
-(`peer.state.transfer.download`). Pieces that are here stay over a lost donor and over a kill of this process. A pair
-run takes them from whatever donor, of rounds near the newest donor's; a group's are all of one state, so when every
-donor has moved on from it, the fetch starts over, saying so."""
+`peer.protocol.policy.donors` decides, and this module asks donors and moves bytes. Several donors send pieces in
+parallel (`peer.state.transfer.download`). Received pieces survive the loss of a donor and a kill of this process. In a
+pair run pieces may come from any donor whose round is near the newest donor's. In a group all pieces belong to one
+state, so that the fetch starts over when every donor has moved on."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from peer.state.unnamed import unnamed_values
 
 FETCHING = "fetching the state"
 TRANSFER = "transfer"
-"""Folder of the pieces that are here, in the run's folder."""
+"""Folder of the received pieces, in the run's folder."""
 
 
 async def obtain_state(
@@ -64,11 +64,11 @@ async def obtain_state(
     offload: Offload = inline,
     into: Tensor | None = None,
 ) -> JoinedState:
-    """An own checkpoint where that is recent or all there is (`peer.joining.resume`), else a state from donors; waits
-    for them, saying so. Pieces that are here survive a kill in the run's folder. `offload`: where pieces are checked
-    and written. `into`: where outer_params are to lie, flat fp32.
+    """Return the own checkpoint if it is recent or no donor exists (`peer.joining.resume`), or else a state fetched
+    from donors. Waits for donors, and reports what it waits for.
 
-    Raises StateError when no donor gave anything for the time of `terms`, SwarmUnreachable when nobody answered."""
+    `offload`: checks and writes pieces in a thread. `into`: tensor that receives outer_params, flat fp32. Raises
+    StateError when no donor gave anything within the patience of `terms`, SwarmUnreachable when no address answered."""
     own = await newest_checkpoint(context.run_id, layout, checkpoints, context.say, offload, into)
     folder = None if context.folder is None else context.folder.path / TRANSFER
     pieces = PieceStore(layout, folder, momentum=terms.momentum, into=into)
@@ -87,7 +87,7 @@ async def obtain_state(
 
 @dataclass(frozen=True, slots=True)
 class SingleState:
-    """The whole state of one donor."""
+    """The whole state of one donor, for comparison with the mixed one. `params`: flat fp32."""
 
     params: Tensor
     round: int
@@ -95,7 +95,7 @@ class SingleState:
 
 
 class StateFetch:
-    """One fetch of a state, over as many attempts as it takes."""
+    """One fetch of a state, over as many attempts as it needs."""
 
     def __init__(
         self,
@@ -134,10 +134,11 @@ class StateFetch:
         self._wanted = ""
         """Of a group: names the state that pieces are here of."""
 
-    # -- to resume or not --------------------------------------------------------------------------------------------
+    # -- the own checkpoint --------------------------------------------------------------------------------------------
 
     async def refetch_reason(self, own: OwnCheckpoint) -> str:
-        """Why the own checkpoint is too old to go on from; empty: it is not, or there is nobody to fetch from."""
+        """Return why the own checkpoint is too old to resume from. Empty: it is used, because it is recent or no donor
+        exists."""
         until = self._now() + SETTLE_S
         while not (records := (await self._directory.peers()).values()) and self._now() < until:
             await self._clock.sleep(RETRY_S / 2)
@@ -152,10 +153,10 @@ class StateFetch:
         own.choose_stale(offers.problem())
         return ""
 
-    # -- fetching ----------------------------------------------------------------------------------------------------
+    # -- fetching ------------------------------------------------------------------------------------------------------
 
     async def state(self, own: OwnCheckpoint | None) -> JoinedState:
-        """Raises StateError."""
+        """Fetch a state until it is complete and passes the checks. Raises StateError."""
         self._wanted = self._pieces.mark
         self._policy.begin(self._now())
         if had := self._pieces.done:
@@ -178,7 +179,7 @@ class StateFetch:
 
     @property
     def donors(self) -> list[PeerId]:
-        """Those that gave pieces of the state, in order."""
+        """The peers that gave pieces of the state, sorted by id."""
         return sorted(self._outcome.given)
 
     async def _offers(self) -> Offers:
@@ -199,7 +200,7 @@ class StateFetch:
         self._said_choice = choice.why
 
     async def _fetch(self, chosen: list[SnapshotOffer]) -> None:
-        """One attempt: until all is here or no donor is left."""
+        """Run one download, until it is complete or no donor is left."""
         await self._forget_others(chosen)
         told = partial(self._told, pieces=self._pieces)
         transfer = Download(self._transport, self._pieces, self._policy.rates, self._outcome, told, self._offload)
@@ -212,7 +213,8 @@ class StateFetch:
         self._policy.lost(self._outcome.left, self._now(), all_now=True)
 
     async def _forget_others(self, chosen: list[SnapshotOffer]) -> None:
-        """Drop the pieces that do not go with what the donors have now; take those that need no fetching."""
+        """Drop the pieces that do not fit the donors' present state. In a group also fill in pieces of zeros, which
+        need no transfer."""
         if not self._policy.momentum:
             newest = max(offered.index.round for offered in chosen)
             self._pieces.retain(lambda number, held: keeps_piece(held.round, newest))
@@ -233,7 +235,7 @@ class StateFetch:
         await self._offload(take_zeros)
 
     async def _recruit(self, transfer: Download[StateIndex], first: SnapshotOffer) -> None:
-        """Add donors that came later, or came back, until cancelled."""
+        """Add donors that appear or return during the download. Runs until cancelled."""
         policy = self._policy
         for pause_s in recruit_pauses():
             await self._clock.sleep(pause_s)
@@ -246,11 +248,11 @@ class StateFetch:
             for offered in policy.take_places(fitting, transfer.donors):
                 transfer.add(offered.donor, offered.index)
 
-    # -- is it good? -------------------------------------------------------------------------------------------------
+    # -- checks of the state -------------------------------------------------------------------------------------------
 
     async def _passes(self) -> bool:
-        """Weigh the state of a pair run. One that fails gives way to the best whole state of a single donor, if one
-        passes. A group's state is decided by its digest."""
+        """Check the losses of a pair run's state. If it fails, replace it by the best whole state of a single donor
+        that passes. A group's state was checked by its digest."""
         if self._policy.momentum:
             return True
         params, round_, givers = self._pieces.state()[0], self._round(), self.donors
@@ -270,15 +272,15 @@ class StateFetch:
             self._outcome.count_given(best.donor, self._pieces.nbytes)
             return True
         if not found.impossible:
-            return True  # it is no worse than what others have
+            return True  # no single donor has a better state
         self._pieces.retain(lambda number, held: False)
         self._outcome.given.clear()
         self._say("no state that donors give passes: waiting for another one")
         return False
 
     async def _best_single(self, worst: WeighedState | None) -> SingleState | None:
-        """Fetch whole states of single donors until enough pass. Return the best of those that are clearly better than
-        `worst`."""
+        """Fetch whole states of single donors until enough of them pass. Return the best of those that are clearly
+        better than `worst`, or None."""
         best, comparison = None, SingleStates(worst)
         for offered in self._policy.singles(await self._offers()):
             state = await self._single(offered)
@@ -297,7 +299,7 @@ class StateFetch:
         return best
 
     async def _single(self, offered: SnapshotOffer) -> SingleState | None:
-        """Fetch the whole state of one donor; None: it did not give it."""
+        """Fetch the whole state of one donor. None: the donor did not complete it."""
         room = await self._offload(lambda: _room(self._folder, self._layout))
         pieces, outcome = PieceStore(self._layout, None, momentum=False, into=room), Outcome()
         told = partial(self._told, pieces=pieces, what=f"{FETCHING} of {offered.donor.peer_id[-8:]} alone")
@@ -315,7 +317,7 @@ class StateFetch:
         self._progress(f"{what} ({flow})", pieces.done + flow.arriving, pieces.nbytes, "bytes")
 
     async def _wait(self, offers: Offers) -> None:
-        """Say why, and wait a moment."""
+        """Report why the fetch waits, and sleep until the next attempt."""
         patience_s = self._policy.patience_s
         self._progress("waiting for a donor", self._policy.waited_s(self._now()), patience_s, "s")
         check_clock(self._directory.contact())
@@ -359,7 +361,8 @@ def _named(donors: Sequence[PeerId]) -> str:
 
 
 def _room(folder: RunFolder | None, layout: Layout) -> Tensor | None:
-    """Return space for a state in a file without a name; None where there is none: it lies in memory."""
+    """Return a tensor in an unnamed file on disk that holds a state. None: there is no folder or no space, and the
+    state is held in memory."""
     if folder is None:
         return None
     try:

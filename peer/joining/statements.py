@@ -1,4 +1,4 @@
-"""Get the signed statements of a run, before anything depends on them."""
+"""Fetches the signed statements of a run before anything depends on them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from peer.run.statements.kinds import FAMILIES, PAPER, Family
 
 ASKED_AT_ONCE = 4
 ASKED = 16
-"""Before training, so many peers are asked at most; afterwards a daemon goes on asking anyway."""
+"""Largest number of peers that are asked before training. Afterwards the daemon asks periodically."""
 
 MORE_S = 0.5
-"""Seconds that the others asked at once have after the first answer."""
+"""Seconds that the other peers of a batch have after the first useful answer."""
 
 
 async def catch_up(
@@ -27,10 +27,9 @@ async def catch_up(
     *,
     everybody: bool = False,
 ) -> None:
-    """Take over the statements that others hold. `nodes`: the operator's, which are asked first.
+    """Fetch the statements that other peers hold. `nodes`: the operator's nodes, which are asked first.
 
-    Stops at the first few who answer, and goes on to more of them only while the run's start is wanted and unknown, or
-    for `everybody`."""
+    Stops after the first batch with an answer, unless the run's start is still unknown or `everybody` is set."""
     able = [record for record in (await context.directory.peers()).values() if record.reach]
     context.rng.shuffle(able)
     able.sort(key=lambda record: record.peer_id not in nodes)
@@ -41,15 +40,15 @@ async def catch_up(
 
 
 async def ensure_still_admitted(context: JoinContext, statements: StatementSync, nodes: Container[PeerId]) -> None:
-    """Catch up once more, as a person's answer or large files may have taken long, and raise JoinRefused when the
-    operator keeps us out."""
+    """Fetch statements once more, since the user's answer or large files may have taken long. Raise JoinRefused when
+    the operator has banned this peer."""
     await catch_up(context, statements, nodes)
     records = list((await context.directory.peers()).values())
     ensure_admitted(statements.log.policy(live_round(records) or 0), context.me)
 
 
 async def ask_for_start(context: JoinContext, statements: StatementSync, records: Sequence[PeerRecord]) -> None:
-    """Ask these for the run's signed start while it is wanted and unknown. Never raises."""
+    """Ask these peers for the run's signed start while it is unknown. Never raises."""
     if statements.log.awaits_start and records:
         await _asked(context, statements, records[:ASKED], [PAPER])
 
@@ -57,10 +56,10 @@ async def ask_for_start(context: JoinContext, statements: StatementSync, records
 async def _asked(
     context: JoinContext, statements: StatementSync, records: Sequence[PeerRecord], families: Sequence[Family]
 ) -> bool:
-    """Ask these at once. Return whether somebody answered.
+    """Ask these peers in parallel. Return whether any of them answered.
 
-    Once one answer has brought what is wanted, the others have `MORE_S`: what one peer shows may have been taken back
-    by a paper that another one holds."""
+    After an answer that brings what was missing, the others have `MORE_S`: one of them may hold a later delegation that
+    revokes it."""
     asking = {asyncio.create_task(statements.fetch_from(context.transport, record, families)) for record in records}
     answered, left = False, asking
     try:

@@ -1,4 +1,4 @@
-"""The trainer's first start: from a state, with what became of the work of before in the journal."""
+"""First start of the trainer, from a joined or resumed state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Emit = Callable[[events.Event], None]
 
 
 def journal_start(context: JoinContext, state: JoinedState, emit: Emit) -> None:
-    """Where it came from."""
+    """Journal the start of the process, and the transfer of a fetched state."""
     emit(events.Started(peer_id=context.me, run_id=context.run_id.hex(), version=__version__, resumed=state.why))
     if (transfer := state.transfer) is not None:
         emit(
@@ -43,7 +43,8 @@ async def launch_trainer(
     waits: Waits,
     emit: Emit,
 ) -> TrainerInfo:
-    """Start the trainer from the state. `resume` and `covered`: see `TrainerClient.start`, as for what it raises."""
+    """Start the trainer from the state, and report its device and data. `resume` and `covered`: see
+    `TrainerClient.start`, whose exceptions are raised here too."""
     waits.update("starting the trainer", 0, None, "s")
     info = await trainer.start(
         state.outer.params,
@@ -69,7 +70,7 @@ def trainer_config(
     manifest: Manifest,
     files: RunFiles,
 ) -> TrainerConfig:
-    """What the trainer is told: the manifest's sections, the run's files, and this volunteer's choices."""
+    """Return the trainer's configuration: the manifest's sections, the run's files, and this volunteer's options."""
     return TrainerConfig.of(
         manifest,
         me,

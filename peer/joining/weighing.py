@@ -1,7 +1,8 @@
-"""Has the trainer weigh the states that donors of a pair run gave. `peer.protocol.policy.donors` decides what follows.
+"""Checks the states that donors of a pair run gave, by losses that the trainer measures. `peer.protocol.policy.donors`
+decides by them.
 
-In a run whose volunteers train on texts of their own there is no common text to weigh by, so only the size of the
-values is checked there."""
+In a run on the volunteers' own texts there is no common text to measure by, so that only the size of the values is
+checked."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from peer.protocol.policy.donors import WEIGH_S, WeighedState, why_doubted, why_
 
 
 class StateWeighing:
-    """Weighs the states of one fetch, all by the same windows, which nobody else knows."""
+    """Measures the states of one fetch, all on the same windows, which are drawn at random so that no donor can know
+    them."""
 
     def __init__(self, terms: FetchTerms, say: Say, offload: Offload) -> None:
         self._terms = terms
@@ -28,7 +30,8 @@ class StateWeighing:
         self._last_reason = ""
 
     async def weigh(self, params: Tensor, round_: int) -> WeighedState:
-        """Weigh a state of this round, flat fp32. Raises what the trainer's start raises, but for its death."""
+        """Measure a state of this round (`params`: flat fp32). Raises what the trainer's start raises, except
+        TrainerDied."""
         if self._terms.weigh is None:
             return WeighedState(None, "", "")
         size = await self._offload(lambda: rms(params))
@@ -41,7 +44,7 @@ class StateWeighing:
         return WeighedState(losses, why_impossible(losses), why_doubted(losses, round_))
 
     def refused(self, donor: str, round_: int, reason: str) -> None:
-        """Tell person and journal that the state of a donor is not begun with."""
+        """Report to user and journal that the state of a donor is not used."""
         self._say(f"the state from {donor} (round {round_}) is refused: {reason}")
         self._terms.emit(StateRefused(donor=donor, round=round_, reason=reason))
 
