@@ -1,4 +1,5 @@
-"""The costs of a method with a model, by arithmetic alone: bytes on the wire, the rate they need, memory."""
+"""Computes the costs of a method with a model, by arithmetic alone: bytes on the wire, the rate that they need, and
+memory."""
 
 from __future__ import annotations
 
@@ -18,66 +19,67 @@ from peer.run.sections import LlamaSection, ModelSection, OptimizerSection
 
 FP32 = 4
 LARGEST_CHUNK = 4096
-"""Elements up to which a codec fills up the last of its chunks."""
+"""Most elements by which a codec pads its last chunk."""
 DAEMON_BASE = 190 * 2**20
-"""Bytes of the daemon without a model: interpreter, libraries, connections. Their files, which the system can drop, are
-not in it."""
+"""Bytes of a daemon without a model: interpreter, libraries, connections. Pages of files are not counted, because the
+system can drop them."""
 STREAMED_BYTES = 20 * 10**6
-"""Bytes that a payload and everything else of a swap hold, both ways, when it is made and decoded as it goes. With
-modulo another half a byte an element is added for the known part of the blocks."""
+"""Bytes that a swap holds, both ways, when the payload is encoded and decoded while it is sent. The modulo codecs need
+another half byte per element, for the known part of the blocks."""
 
 GROUPED_BYTES = 31 * 10**6
-"""Bytes that an exchange of a group holds besides the owner's share, for the codec that needs most."""
+"""Bytes that a group's exchange holds besides the owner's share, for the codec that needs most."""
 SOCKET_FRAMING = 0.003
 """Part that frames and encryption add to a payload, without the packets below them."""
 COPIED = ("topk",)
-"""Codecs that lose so much of an update that it is kept: then our own values are copied, as for a rule that corrects
-them."""
+"""Codecs that lose so much of an update that the lost part is stored (error feedback). The own values are copied then,
+as for a rule that corrects them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The costs of one peer. It receives as much in a round as it sends."""
+    """The costs of one peer. In each round it receives as many bytes as it sends."""
 
     parameters: int
     peers: int
-    """Peers that exchange with each other in a round. Assumed to be `max_group` in groups."""
+    """Peers that exchange with each other in a round. In groups `max_group` is assumed."""
     fragment_bytes: tuple[int, ...]
-    """Each way in the round of each fragment: payload, without frames and messages."""
+    """Payload bytes each way in a round, per fragment, without frames and messages."""
     bytes_per_hour: float | None
-    """Each way. None: a clock in steps does not know how long a step takes."""
+    """Payload bytes each way per hour. None: rounds are in inner steps of unknown duration."""
     peak_within: float
-    """Seconds or inner steps, as the clock counts, in which the largest fragment has to cross. 0: nothing does."""
+    """Time in which the largest fragment has to be transferred, in seconds or inner steps, as the clock counts. 0:
+    nothing is exchanged."""
     peak_bits_per_s: float | None
-    """Each way. None as above."""
+    """Rate each way that `peak_within` needs. None: rounds are in inner steps."""
     arena_bytes: int
-    """A file that is mapped by daemon and trainer: outer_params and the trainer's snapshots, both fp32."""
+    """The file that daemon and trainer map: outer_params and the trainer's snapshots, fp32."""
     momentum_bytes: int
-    """outer_momentum, fp32, where the rule has one. Three times as much more for the own part of eager updates."""
+    """outer_momentum, fp32, if the rule has one. Eager updates need three times as much more for the own part."""
     buffer_bytes: int
-    """Buffers into which a partner's values are decoded, or a group's mean, made once. Overlapping exchanges take one
-    more each, all of them together no more than the full model."""
+    """Buffers for a partner's decoded values or a group's mean, allocated once. Each overlapping exchange needs another
+    one, all of them together at most the size of the model."""
     payload_bytes: int
-    """The most that an exchange of the largest fragment holds besides: the payloads under way. In groups these are the
-    members' contributions to our own shard, and then its result, too. Sparse results are held until they are whole."""
+    """Largest further memory of an exchange of the largest fragment: the payloads under way. In groups these are the
+    members' contributions to the own shard and then its result. Sparse results are held until they are complete."""
     message_bytes: int = 0
-    """Each way in a round, besides the payload."""
+    """Bytes of messages each way in a round, besides the payload."""
     base_bytes: int = DAEMON_BASE
 
     @property
     def socket_bytes(self) -> tuple[int, ...]:
-        """The bytes of each fragment's round at the socket. It leaves out the messages between rounds."""
+        """Bytes of each fragment's round at the socket, without the messages between rounds."""
         return tuple(round(nbytes * (1 + SOCKET_FRAMING)) + self.message_bytes for nbytes in self.fragment_bytes)
 
     @property
     def bytes_per_sync(self) -> int:
-        """Each way in a complete `sync_every`."""
+        """Payload bytes each way in one `sync_every`."""
         return sum(self.fragment_bytes)
 
     @property
     def daemon_bytes(self) -> int:
-        """The daemon's own memory at its peak, without the arena. Checkpoints, and copies for joiners, take none: these
-        are written to the disk from where the state lies."""
+        """The daemon's own memory at its peak, without the arena. Checkpoints and copies for joiners need none, because
+        they are written to disk from the state itself."""
         return self.base_bytes + self.momentum_bytes + self.buffer_bytes + self.payload_bytes
 
     @property
@@ -87,8 +89,8 @@ class Cost:
 
 
 def cost_of(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] | None = None) -> Cost:
-    """Compute the costs. The method must fit the model, as that of a checked manifest does. `tensors`: those of a
-    foreign model. While its layout is not here, its fragments are taken for equal ones."""
+    """Compute the costs of one peer. The method must fit the model, as that of a checked manifest does. `tensors`:
+    those of a foreign model. None: not known yet, and its fragments are assumed to be equal."""
     layout, parameters = _layout(model, method, tensors), model.parameters
     sizes = _fragments(layout, method, parameters)
     crossing = tuple(exchange_bytes(method, size, method.peers) for size in sizes)
@@ -110,7 +112,7 @@ def cost_of(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] |
 
 
 def _layout(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] | None) -> Layout | None:
-    """Return None while the layout of a foreign model is not here."""
+    """Return the layout, or None while the layout of a foreign model is not known."""
     return None if tensors is None and not isinstance(model, LlamaSection) else layout_for(model, method, tensors)
 
 
@@ -122,7 +124,8 @@ def _fragments(layout: Layout | None, method: Method, parameters: int) -> list[i
 
 
 def _largest_shard(method: Method, layout: Layout | None, sizes: Sequence[int], peers: int) -> int:
-    """Return the elements of the largest shard of a group. Where tensors stay whole, one has more than its part."""
+    """Return the elements of the largest shard of a group. If tensors are kept whole, it is larger than an equal
+    part."""
     if layout is None or method.mean != "rda":
         return -(-max(sizes) // peers)
     cuts = (edges(peers, size, whole=block_spans(layout, fragment)) for fragment, size in enumerate(sizes))
@@ -130,9 +133,11 @@ def _largest_shard(method: Method, layout: Layout | None, sizes: Sequence[int], 
 
 
 def exchange_bytes(method: Method, elements: int, peers: int) -> int:
-    """Return the bytes each way for one fragment of so many elements. In a group of M each peer owns an M-th. It sends
-    each owner that owner's part, and receives its own part from each member. Then it sends its own result to each
-    member and receives theirs. Where tensors stay whole, that is the mean over the peers."""
+    """Return the bytes each way for one fragment of `elements` elements.
+
+    In a group of M peers each owns a shard of 1/M. It sends each owner that owner's shard and receives its own shard
+    from each member, then sends its result to each member and receives theirs. If tensors are kept whole, shards are
+    unequal and this is the mean over the peers."""
     if not method.exchanges:
         return 0
     if method.paired:
@@ -142,8 +147,8 @@ def exchange_bytes(method: Method, elements: int, peers: int) -> int:
 
 
 def largest_payload(method: Method, layout: Layout) -> int:
-    """Return the bytes of the largest single payload that a peer may receive: a complete fragment (a group may be
-    small)."""
+    """Return the bytes of the largest single payload that a peer may receive. That is a complete fragment, because a
+    group may be small."""
     if not method.exchanges:
         return 0
     largest = max(layout.fragment_elements(fragment) for fragment in range(len(layout.fragments)))
@@ -152,16 +157,15 @@ def largest_payload(method: Method, layout: Layout) -> int:
 
 
 def receipt_bounds(method: Method, parameters: int, rounds: int) -> ReceiptBounds:
-    """Return what receipts of swaps can say in a run of so many rounds.
-
-    No fragment has more elements than the model, and no codec more bytes than fp32 has for these and a chunk."""
+    """Return the bounds of what receipts may claim in a run of this many rounds: a fragment has no more elements than
+    the model, and a payload no more bytes than fp32 with one padded chunk."""
     return ReceiptBounds(method.fragments, FP32 * method.vectors * (parameters + LARGEST_CHUNK), rounds)
 
 
 def muon_matrices(
     model: ModelSection, optimizer: OptimizerSection, tensors: Sequence[TensorSpec] | None = None
 ) -> list[TensorSpec]:
-    """Return the tensors that Muon moves. None while a foreign model's are not here."""
+    """Return the tensors that Muon updates. Empty while the tensors of a foreign model are not known."""
     if optimizer.kind != "muon":
         return []
     own = tensors_of(model) if isinstance(model, LlamaSection) else tensors or ()
@@ -169,22 +173,23 @@ def muon_matrices(
 
 
 def muon_elements(model: ModelSection, optimizer: OptimizerSection, tensors: Sequence[TensorSpec] | None = None) -> int:
-    """Return the parameters that Muon moves."""
+    """Return the number of parameters that Muon updates."""
     return sum(tensor.elements for tensor in muon_matrices(model, optimizer, tensors))
 
 
 def muon_share(matrices: Sequence[TensorSpec], parameters: int, tokens: int) -> float:
-    """Return the arithmetic that makes these matrices orthogonal, in parts of a step's forward and backward passes.
+    """Return the cost of Muon's orthogonalization relative to the forward and backward passes of a step with `tokens`
+    tokens.
 
-    Each of five iterations takes 4 m m n + 2 m m m operations for m rows and n columns, m the fewer. The passes take 6
-    a parameter and token."""
+    Each of five iterations takes 4 m m n + 2 m m m operations for an m by n matrix with m <= n. The passes take 6
+    operations per parameter and token."""
     sides = [sorted(tensor.shape) for tensor in matrices]
     return sum(5 * (4 * m * m * n + 2 * m**3) for m, n in sides) / (6 * parameters * tokens)
 
 
 def _within(method: Method) -> float:
-    """Return the delay of the merge. Without one the trainer waits, and the window for that is known in seconds
-    only."""
+    """Return the time until the merge, in which a payload has to arrive. Without a delay the trainer waits, for a time
+    that is known only with a clock in seconds."""
     if not method.exchanges:
         return 0.0
     if method.eager:
@@ -195,6 +200,7 @@ def _within(method: Method) -> float:
 
 
 def _under_way(method: Method, elements: int, shard: int, peers: int) -> int:
+    """Return the memory of the payloads under way: see `Cost.payload_bytes`."""
     if not method.exchanges:
         return 0
     if method.paired:

@@ -1,4 +1,4 @@
-"""The description of a method and its cost: rows of (name, value, remark)."""
+"""Describes a method and its cost for people, as rows of (name, value, remark)."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ Row = tuple[str, str, str]
 NOT_EVALUATED = "the model's code is known to its users' own training loops alone"
 """Why no program of ours can evaluate a custom model, for a person."""
 NO_CODE = "A run of a custom model names its tensors and first weights. No code of others is run, so none is in it."
-"""The explanation that goes with refusals of a custom model."""
+"""Explanation added to refusals of a custom model."""
 OPEN_CUSTOM = (
     'anybody may join, and nobody can evaluate the states that they give: admission.kind = "invited" admits only those '
     "whom you know"
 )
-"""The caution of a run that is open although its states cannot be evaluated."""
+"""Caution for a run that is open although its states cannot be evaluated."""
 OPTIONAL = ("result_codec", "max_group", "founders", "weights", "mean", "growth_lr", "growth")
-"""Choices that a method may be without."""
+"""Choices that may be empty in a method."""
 CHANGES_SHOWN = 6
-"""Changes in the length of rounds that are spelled out."""
+"""Number of changes in round length that are listed."""
 
 
 def method_rows(sync: SyncSection) -> Iterator[Row]:
-    """Return every choice and its source: the preset, the manifest, or the consequence of other choices (`default`)."""
+    """Yield every choice with its source: the preset, the manifest, or `default` for what follows from other
+    choices."""
     yield "preset", sync.preset, ""
     for name, value, source in sources(sync):
         yield name, "none" if name in OPTIONAL and not value else _value(value), source
 
 
 def growths(method: Method) -> dict[str, float | None]:
-    """Return the factors of `peer.methods.checks` for pairs, and None elsewhere: others hold one state, or their
-    own."""
+    """Return the growth factors of `peer.methods.checks` for pairs. None in other topologies: a group holds one state,
+    and solo peers do not converge."""
     paired = method.paired
     return {
         "spread_growth": spread_growth(method) if paired else None,
@@ -51,7 +52,8 @@ def growths(method: Method) -> dict[str, float | None]:
 
 
 def growth_rows(method: Method) -> Iterator[Row]:
-    """Return how fast the replicas of a pair method come together. A merge that keeps nothing leaves no second way."""
+    """Yield how fast the replicas of a pair method converge. The pull is shown only if a merge keeps part of the local
+    values."""
     spread, pull = growths(method).values()
     if spread is not None:
         what = "times the variance of the replicas after an exchange in which nobody learned. Below 1 it shrinks"
@@ -62,7 +64,8 @@ def growth_rows(method: Method) -> Iterator[Row]:
 
 
 def round_rows(method: Method, rounds: int, total_rounds: int) -> Iterator[Row]:
-    """Return the number of rounds and their lengths. `total_rounds`: what the manifest says, which growth lessens."""
+    """Yield the number of rounds and their lengths. `total_rounds`: the manifest's value, which exceeds `rounds` if
+    rounds grow."""
     unit = "inner steps" if method.clock == "steps" else "s"
     shortest, longest = method.round_length, math.ceil(method.round_length)
     length = f"{shortest:g} {unit} each"
@@ -74,7 +77,7 @@ def round_rows(method: Method, rounds: int, total_rounds: int) -> Iterator[Row]:
 
 
 def optimizer_rows(manifest: Manifest, tensors: Sequence[TensorSpec] | None) -> Iterator[Row]:
-    """Return the inner optimizer, and what Muon takes and costs with it."""
+    """Yield the inner optimizer, and for Muon which parameters it updates and what it costs."""
     chosen, train, parameters = manifest.optimizer, manifest.train, manifest.model.parameters
     yield "inner optimizer", chosen.kind, f"lr {chosen.lr:g}, {chosen.schedule}"
     if chosen.kind == "muon":
@@ -87,7 +90,7 @@ def optimizer_rows(manifest: Manifest, tensors: Sequence[TensorSpec] | None) -> 
 
 
 def described_model(manifest: Manifest) -> str:
-    """Return the kind of a run's model, with its title where it has one."""
+    """Return the kind of a run's model, and its title if it has one."""
     model = manifest.model
     if not isinstance(model, CustomSection):
         return model.kind
@@ -95,7 +98,8 @@ def described_model(manifest: Manifest) -> str:
 
 
 def unevaluated_lines(manifest: Manifest) -> Iterator[str]:
-    """Return what an operator should know about the states of a run whose model has no code here. Empty for others."""
+    """Yield what an operator should know about states that cannot be evaluated, for a run of a custom model. Empty for
+    other runs."""
     if not isinstance(manifest.model, CustomSection):
         return
     chosen = (
@@ -109,7 +113,7 @@ def unevaluated_lines(manifest: Manifest) -> Iterator[str]:
 
 
 def memory_rows(cost: Cost, need: MemoryNeed) -> Iterator[Row]:
-    """Return the memory of one peer: the daemon's own, what it shares with the trainer, and the trainer's."""
+    """Yield the memory of one peer: of the daemon, of the arena shared with the trainer, and of the trainer."""
     parts = {"libraries": cost.base_bytes, "outer_momentum": cost.momentum_bytes}
     parts |= {"a partner's values": cost.buffer_bytes, "an exchange": cost.payload_bytes}
     yield (
@@ -124,7 +128,7 @@ def memory_rows(cost: Cost, need: MemoryNeed) -> Iterator[Row]:
 
 
 def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
-    """Return the costs of one peer on the wire, each way."""
+    """Yield the costs of one peer on the wire, each way."""
     yield "parameters", f"{cost.parameters:,}", ""
     if not method.exchanges:
         yield "each way a round", "0 MB", "nothing crosses the wire"
@@ -150,14 +154,14 @@ def _what_crosses(method: Method, cost: Cost) -> str:
     largest = "the largest fragment, " if method.fragments > 1 else ""
     if method.one_state:
         what = f"{largest}{cost.peers} peers: pseudo-gradients {method.codec}, results {method.result_codec}"
-        what += ", on average" if method.mean == "rda" else ""  # shards that end with tensors are less equal
+        what += ", on average" if method.mean == "rda" else ""  # shards end with whole tensors, so they differ in size
         joined = method.result_codec == SPARSE and not is_relayed(cost.parameters // cost.peers, cost.peers)
         return what + (", of peers that choose independently. Alike choices take less" if joined else "")
     return f"{largest}{'params' if method.vectors == 1 else 'params and outer_params'} in {method.codec}"
 
 
 def _rate(method: Method, cost: Cost) -> Iterator[Row]:
-    """Return the link rate that brings the result in time."""
+    """Yield the rate of the line that delivers the result in time."""
     if not cost.peak_within:
         return
     until = "the earliest merge" if method.fragment_sync_delay else "the window in which the trainer waits"

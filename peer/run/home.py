@@ -1,4 +1,4 @@
-"""The files under a home, and the lock that keeps a second process off one identity."""
+"""The files under a home, and the lock by which only one process uses a home and its key."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from peer.whole_files import replace_file, write_all
 
 RECEIPTS = "receipts.chain"
 LONGEST_SOCKET_PATH = 100
-"""A Unix socket's path has to fit into 108 bytes on Linux, 104 elsewhere."""
+"""Bytes. Linux allows 108 for a Unix socket's path, other systems 104."""
 
 
 def default_home() -> Path:
-    """PEER_HOME, else the system's place for a program's data: on Linux below XDG_DATA_HOME, else ~/.local/share/peer.
+    """Return PEER_HOME if set, or else the system's folder for a program's data: on Linux `peer` below XDG_DATA_HOME or
+    ~/.local/share.
 
-    A home at the Linux place is kept on macOS, too, where earlier versions made it. Raises HomeUnusable for a user
-    without a home directory."""
+    On macOS a home at the Linux place is used if it exists, because earlier versions created it there. Raises
+    HomeUnusable for a user without a home directory."""
     if given := os.environ.get("PEER_HOME"):
         return Path(given)
     home = data_folder() / "peer"
@@ -56,12 +57,12 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """The daemon's log, as `peer.observe.log_file` keeps it."""
+        """The daemon's log, which `peer.observe.log_file` writes."""
         return self.path / "peer.log"
 
     @property
     def receipts(self) -> Path:
-        """The chain of receipts, as `peer.observe.receipt_file` keeps it."""
+        """The chain of receipts, which `peer.observe.receipt_file` writes."""
         return self.path / RECEIPTS
 
     @property
@@ -70,9 +71,9 @@ class RunFolder:
 
 
 def write_whole(path: Path, data: bytes, *, synced: bool = False) -> None:
-    """Write a file of ours completely or not at all. A crash or a full disk leaves the former one, and no draft.
+    """Write a file completely or not at all. A crash or a full disk leaves the former content, and no draft.
 
-    synced: the file is on the disk when this returns. Raises HomeUnusable."""
+    `synced`: return only when the file is on the disk. Raises HomeUnusable."""
     try:
         replace_file(path, data, synced=synced)
     except OSError as error:
@@ -83,9 +84,9 @@ KEY_FILE = "identity.key"
 
 
 class Home:
-    """A home directory, made on first use. Raises HomeUnusable when it cannot be made or entered.
+    """A home directory, which is created on first use. Raises HomeUnusable when it cannot be created or entered.
 
-    `make`: False for whoever only asks what is there. Then nothing is made, by any property."""
+    `make`: whether to create the folders. False for commands that only read: no property creates anything then."""
 
     def __init__(self, path: Path, *, make: bool = True) -> None:
         self.path = expand_user(path).absolute()
@@ -99,15 +100,16 @@ class Home:
 
     @property
     def artifacts(self) -> Path:
-        """The folder of the artifacts of all runs, which may not exist yet."""
+        """Folder of the artifacts of all runs. May not exist yet."""
         return self.path / "artifacts"
 
     @property
     def control_socket(self) -> Path:
-        """The path of the control socket in the home. When that path is too long for a socket, it is in a private
-        folder of ours in the temp directory.
+        """Path of the control socket in the home. If that path is too long for a socket, it lies in a private folder
+        below the temp directory.
 
-        Raises HomeUnusable when that folder is somebody else's or open to others, or its path is too long as well."""
+        Raises HomeUnusable when that folder belongs to another user or is open to others, or when its path is too long
+        as well."""
         plain = self.path / "control.sock"
         if len(os.fsencode(plain)) <= LONGEST_SOCKET_PATH:
             return plain
@@ -124,14 +126,14 @@ class Home:
         return path
 
     def run(self, run_id: bytes) -> RunFolder:
-        """Return the folder of one run, made if need be."""
+        """Return the folder of one run. Creates it if needed."""
         folder = self.path / "runs" / run_id.hex()[:16]
         if self._makes:
             self._make(folder)
         return RunFolder(folder)
 
     def discard_empty(self, run_id: bytes) -> None:
-        """Take back what `run` made, as far as nothing lies in it."""
+        """Remove the folders that `run` created, as far as they are empty."""
         folder = self.path / "runs" / run_id.hex()[:16]
         with contextlib.suppress(OSError):  # not empty, or not there
             for one in (folder, folder.parent, self.path):
@@ -139,10 +141,10 @@ class Home:
 
     @contextlib.contextmanager
     def lock(self, identity_path: Path | None = None) -> Iterator[None]:
-        """Hold this home and the key, which may lie elsewhere, for one process. The locks are the kernel's, so a crash
-        leaves none behind.
+        """Lock this home and its key, which may lie elsewhere, for this process. The locks are the kernel's, so a crash
+        releases them.
 
-        Raises HomeBusy naming the process that holds one of them."""
+        Raises HomeBusy, which names the process that holds one of them."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(_locked(self.path / "lock", self.path))
             key = expand_user(identity_path or self.identity).absolute()
@@ -163,9 +165,9 @@ class Home:
 
 
 def holder_of(home: Path) -> str | None:
-    """Return the process that holds a home's lock; None: nobody does. It makes nothing.
+    """Return the process that holds a home's lock. None: no process does. Creates nothing.
 
-    Raises HomeUnusable when the lock cannot be looked at."""
+    Raises HomeUnusable when the lock cannot be opened."""
     lock = home / "lock"
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
@@ -214,5 +216,5 @@ def _acquire(fd: int, what: Path) -> None:
             f"End process {holder} with: peer leave --home {for_shell(what if what.is_dir() else what.parent)}   "
             "or give this one a --home (and key) of its own.",
         ) from None
-    except OSError as error:  # some network file systems know no locks
+    except OSError as error:  # some network file systems do not support locks
         raise HomeUnusable(f"cannot lock {what}: {error.strerror}", "Choose a --home on a local disk.") from error

@@ -1,4 +1,4 @@
-"""The load of a run on a line: bytes an hour, and the largest payload."""
+"""Computes the load of a run on a line: bytes per hour, and the largest payload."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peer.run.manifest import Manifest
 
 
 def upload_need(manifest: Manifest, method: Method) -> UploadNeed | None:
-    """Return the upload of the run in a day. None where rounds are in inner steps or nothing is exchanged."""
+    """Return the upload of the run in a day. None: rounds are in inner steps, or nothing is exchanged."""
     cost = cost_of(manifest.model, method)
     if cost.bytes_per_hour is None or not method.exchanges:
         return None
@@ -26,16 +26,16 @@ def upload_need(manifest: Manifest, method: Method) -> UploadNeed | None:
 
 
 def control_of(method: Method) -> float:
-    """Return the bytes per second of control traffic that a quota keeps back."""
+    """Return the bytes per second of control traffic that an upload quota reserves."""
     return control_rate(method.round_length if method.clock == "seconds" else None)
 
 
 def bytes_a_day(method: Method, sync_bytes: int, sync_s: float | None = None) -> int | None:
-    """Return the estimated bytes on the line of a day, each way: payload, headers and control traffic. Consent, doctor
-    and plan show this number.
+    """Return the estimated bytes per day on the line, each way: payload, headers and control traffic. The contract,
+    doctor and plan show this number.
 
-    `sync_bytes`: payload each way between two exchanges of everything. `sync_s`: seconds between them, where they are
-    known otherwise than by the round clock. None where rounds are in inner steps of unknown length."""
+    `sync_bytes`: payload each way between two exchanges of all fragments. `sync_s`: seconds between them. None: the
+    round clock's. Returns None when rounds are in inner steps of unknown duration."""
     if not method.exchanges:
         return round(control_of(method) * DAY_S)
     if sync_s is None:
@@ -46,12 +46,13 @@ def bytes_a_day(method: Method, sync_bytes: int, sync_s: float | None = None) ->
 
 
 def codec_refusal(codec: str, manifest: Manifest, method: Method, limits: UploadLimits) -> str:
+    """Return why the upload limits are too small for the run with this codec. Empty: they suffice."""
     need = upload_need(manifest, replace(method, codec=codec))
     return "" if need is None else too_much(limits, need)
 
 
 def line_load(manifest: Manifest, method: Method) -> Load | None:
-    """Return the load of the run on a link. None where rounds are in inner steps or nothing is exchanged."""
+    """Return the load of the run on a link. None: rounds are in inner steps, or nothing is exchanged."""
     if method.clock != "seconds" or not method.exchanges:
         return None
     return Load(

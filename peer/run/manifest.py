@@ -1,5 +1,5 @@
-"""Signed manifests. The exact bytes of a TOML file are hashed (run id) and signed by the operator's key. The signature
-is one line of base64 in the same folder (`run.toml.sig`)."""
+"""Signed manifests. A manifest is a TOML file: the hash of its exact bytes is the run id, and the operator's key signs
+those bytes. The signature is a line of base64 in the same folder (`run.toml.sig`)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DOMAIN = b"peer manifest v1"
 
 @dataclass(frozen=True)
 class SignedManifest:
-    """Exact bytes and the operator's signature over them."""
+    """The exact bytes of a manifest, and the operator's signature over them. Only `verify` checks the signature."""
 
     raw: bytes
     signature: bytes
@@ -52,11 +52,12 @@ class SignedManifest:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Raises ManifestError."""
+        """The parsed manifest. Raises ManifestError."""
         return parse_manifest(self.raw)
 
     def verify(self, file: str = "FILE") -> None:
-        """Check that the operator named inside signed these very bytes. Raises ManifestError."""
+        """Check that the operator whom the manifest names signed these bytes. `file`: name of the file in errors.
+        Raises ManifestError."""
         operator = self.manifest.operator
         if not operator:
             fix = (
@@ -79,7 +80,7 @@ class SignedManifest:
 
 
 def sign_again_fix(manifest: Path | str) -> str:
-    """Return the fix for a signature that is missing or wrong. The command comes last, so that it can be pasted."""
+    """Return the fix for a missing or wrong signature. The command comes last so that it can be pasted."""
     return (
         "If you are not the operator, get both files again from the operator. "
         f"If you are: peer manifest sign {for_shell(manifest)}"
@@ -91,13 +92,13 @@ def signature_path(manifest: Path) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """Read a manifest file's text. Raises ManifestError when it cannot be read."""
+    """Read the text of a manifest file. Raises ManifestError when it cannot be read."""
     return read_raw(path).decode("utf-8-sig", errors="replace")
 
 
 def read_raw(path: Path) -> bytes:
-    """Read a manifest file's bytes, at most one more than a manifest may have. Raises ManifestError if it cannot be
-    read."""
+    """Read the bytes of a manifest file, at most `MAX_BYTES` + 1, so that the parser can refuse a longer one. Raises
+    ManifestError when the file cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
@@ -107,9 +108,9 @@ def read_raw(path: Path) -> bytes:
 
 
 def load_signed(path: Path) -> SignedManifest:
-    """Read a manifest file and its signature file, checked and verified. Raises ManifestError."""
+    """Read a manifest and its signature file, and verify both. Raises ManifestError."""
     raw = read_raw(path)
-    parse_manifest(raw, str(path))  # what is wrong in the file is told before that it is not signed
+    parse_manifest(raw, str(path))  # errors in the manifest are reported before a missing signature
     try:
         with signature_path(path).open("rb") as file:
             signature = base64.b64decode(file.read(1000).strip(), validate=True)
@@ -129,7 +130,7 @@ def load_signed(path: Path) -> SignedManifest:
 
 
 def store_signed(path: Path, signed: SignedManifest) -> None:
-    """Keep a manifest got from elsewhere and its signature in a home, both or none. Raises HomeUnusable."""
+    """Write a fetched manifest and its signature into a home, both or neither. Raises HomeUnusable."""
     write_whole(path, signed.raw)
     try:
         write_whole(signature_path(path), base64.b64encode(signed.signature) + b"\n")
@@ -139,8 +140,8 @@ def store_signed(path: Path, signed: SignedManifest) -> None:
 
 
 def sign_file(path: Path, operator: Identity) -> SignedManifest:
-    """Sign the bytes of a file as they are, and write its signature file. Raises ManifestError when the manifest does
-    not check, or names another operator."""
+    """Sign the present bytes of a manifest file, and write its signature file. Raises ManifestError when the manifest
+    is invalid or names another operator."""
     raw = read_raw(path)
     named = parse_manifest(raw, str(path)).operator
     if not named:
@@ -154,10 +155,10 @@ def sign_file(path: Path, operator: Identity) -> SignedManifest:
 
 
 def other_operator_error(manifest: Path, named: str, key: Identity, advice: str = "") -> ManifestError:
-    """Return the error of a command that was given another key than that of the operator whom the manifest names.
+    """Return the error of a command whose key is not that of the operator in the manifest.
 
-    It never advises to name this key instead: the usual cause is a wrong path, and that would be another run.
-    `advice`: who else may do it."""
+    The advice is never to write this key into the manifest: the usual cause is a wrong path, and another operator makes
+    another run. `advice`: replaces the usual advice."""
     return ManifestError(
         f"{manifest} names {named} as operator, and {describe_key(key)}",
         advice or "Name the operator's key file with --identity-path, or the home that has it with --home.",
@@ -165,19 +166,21 @@ def other_operator_error(manifest: Path, named: str, key: Identity, advice: str 
 
 
 def describe_key(key: Identity) -> str:
-    """Return the peer id of a key, and its file, as a part of a sentence."""
+    """Return the peer id of a key, and its file, as part of a sentence."""
     return f"the key in {key.file} is {key.peer_id}" if key.file else f"the key is {key.peer_id}"
 
 
 def sign_text(text: str, operator: Identity, path: Path) -> SignedManifest:
-    """Write a manifest of this text with `operator` as its operator, and sign it. Raises ManifestError."""
+    """Write a manifest with this text and `operator` as its operator, and sign it. Raises ManifestError."""
     owned = derive(text, [f"operator={operator.peer_id}"])
     _write(path, owned.encode())
     return sign_file(path, operator)
 
 
 def derive(text: str, settings: Iterable[str]) -> str:
-    """TOML text with each `key=value` set, checked before (so that the lines named are the file's own) and after.
+    """Return the TOML text with each `key=value` set. The text is checked before, so that line numbers in errors are
+    those of the file, and after.
+
     Raises UsageError for an unknown key, ManifestError with every finding."""
     settings = list(settings)
     parse_manifest(text.encode())
@@ -187,16 +190,17 @@ def derive(text: str, settings: Iterable[str]) -> str:
 
 
 def write_new(path: Path, operator: Identity, settings: Iterable[str] = (), text: str = "") -> SignedManifest:
-    """Write the commented default, or `text`, signed, with `settings` (`key=value`) in it.
+    """Write and sign a new manifest: `text`, or the commented default if that is empty, with `settings` (`key=value`)
+    applied.
 
-    Raises ManifestError when there is a file already or the result does not check, UsageError for an unknown key. Then
-    nothing is written."""
+    Raises ManifestError when the file exists or the result is invalid, UsageError for an unknown key. Nothing is
+    written then."""
     text, settings = text or default_text(operator.peer_id), list(settings)
     if settings:
         text = derive(text, settings)
     ensure_new(path)
     try:
-        path.open("xb").close()  # the second of two writers is refused
+        path.open("xb").close()  # creates the file, so that a second writer fails
     except FileExistsError:
         raise _exists(path) from None
     except OSError as error:
@@ -206,12 +210,12 @@ def write_new(path: Path, operator: Identity, settings: Iterable[str] = (), text
         _write(path, text.encode())
         return sign_file(path, operator)
     except ManifestError:
-        path.unlink(missing_ok=True)  # ours, and no manifest
+        path.unlink(missing_ok=True)  # created above, and not a valid manifest
         raise
 
 
 def ensure_new(path: Path) -> None:
-    """Raise ManifestError where there is a file already: to be called before anything else is made, such as a key."""
+    """Raise ManifestError when the path exists. Called before anything else is made, such as a key."""
     if os.path.lexists(path):
         raise _exists(path)
 
@@ -221,12 +225,12 @@ def _exists(path: Path) -> ManifestError:
 
 
 def default_text(operator: str = "") -> str:
-    """Return the commented default, with this peer id as operator."""
+    """Return the commented default manifest, with this peer id as its operator."""
     return resources.files("peer.run").joinpath("default.toml").read_text().replace("{operator}", operator)
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a new file completely or not at all."""
+    """Write a file completely or not at all. Raises ManifestError."""
     try:
         replace_file(path, data, mode=0o666)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Findings about a manifest, with the place in it: key path and, where it is known, the line."""
+"""Findings about a manifest, each with its key path and, if known, its line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LISTED = 40
-"""Findings shown at once: a stranger's file may have any number."""
+"""Number of findings shown at once. A stranger's file may have any number."""
 _LONGEST_KEY = 80
 _HEADER = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([\w.\"' -]+?)\s*=")
@@ -15,15 +15,15 @@ _KEY = re.compile(r"\s*([\w.\"' -]+?)\s*=")
 
 @dataclass(frozen=True, slots=True)
 class ManifestFinding:
-    """A finding. `where` is the key path, outermost first. Empty: the complete file."""
+    """One problem of a manifest. `where`: key path, outermost first. Empty: the whole file."""
 
     where: tuple[str, ...]
     message: str
 
 
 def listed(findings: Iterable[ManifestFinding], text: str = "") -> str:
-    """Write one indented line a finding, in the order of `text` (the TOML they are about). Findings without a line come
-    last."""
+    """Format findings as indented lines, in the order of their lines in `text`, the TOML text. Findings without a line
+    come last."""
     lines = _lines_of_keys(text)
     placed = sorted(((_line(lines, finding.where), finding) for finding in findings), key=lambda item: item[0] or 1e9)
     shown = [_sentence(line, finding) for line, finding in placed[:LISTED]]
@@ -40,7 +40,7 @@ def _sentence(line: int | None, finding: ManifestFinding) -> str:
 
 
 def _line(lines: dict[tuple[str, ...], int], where: tuple[str, ...]) -> int | None:
-    """Return the line of the key, else of the table that lacks it."""
+    """Return the line of the key, or else of the table that lacks it. None: not known."""
     for end in range(len(where), 0, -1):
         if found := lines.get(where[:end]):
             return found
@@ -48,8 +48,8 @@ def _line(lines: dict[tuple[str, ...], int], where: tuple[str, ...]) -> int | No
 
 
 def _lines_of_keys(text: str) -> dict[tuple[str, ...], int]:
-    """Map key paths to line numbers, from 1. This is no parser: text like a key in a multi-line value is taken for one.
-    That costs no more than a wrong line number."""
+    """Map key paths to line numbers, counted from 1. This is not a TOML parser: text in a multi-line value that looks
+    like a key is taken for one, which only makes a line number wrong."""
     lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.split("\n"), 1):

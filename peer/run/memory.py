@@ -1,5 +1,5 @@
-"""Whether a run's model fits into this machine, told before anything is fetched: later it would be the system's
-out-of-memory killer, which explains nothing."""
+"""Checks whether a run fits into this machine's memory before anything is fetched. Later the system's out-of-memory
+killer would end the process without an explanation."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from peer.run.sections import MOST_BUFFER_BYTES, CustomSection, TransformersSect
 
 MIB = 2**20
 MUON_SPARES = 4
-"""Those that Muon does not take for a matrix's parameter."""
+"""Bytes per parameter of a matrix that Muon needs less than AdamW: one moment instead of two."""
 BOOTSTRAP_BYTES = 8
-"""Bytes a parameter of a node that gives the first state, while it makes that. Later its states lie on the disk."""
+"""Bytes per parameter of an operator's node while it makes the first state. Later its states lie on disk."""
 TRAINER_BASE = 250 * MIB
 """Bytes of interpreter and libraries without a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """Bytes of main memory, estimated."""
+    """Estimated need of main memory, in bytes."""
 
     daemon: int
-    """The daemon's own, as `peer manifest show` tells it."""
+    """The daemon's own memory, as `peer manifest show` prints it."""
     trainer: int
     shared: int
-    """The arena."""
+    """The arena, which daemon and trainer map."""
 
     @property
     def total(self) -> int:
@@ -48,11 +48,13 @@ def memory_need(
     donates_only: bool = False,
     micro_batch: int = 1,
 ) -> MemoryNeed:
-    """Return the peak memory of taking part. `micro_batch`: windows that go through the model at once. The trainer
-    takes as many as fit, so there must be room for one. `trains_here` False: the trainer's tensors lie on another
-    device. `donates_only`: a bootstrap node, without a trainer. A custom model lies in the user's own process, whose
-    memory is not known and counts nothing. `tensors`: those of a foreign model. While they are
-    not here its activations count nothing. Its buffers count as the most that a config may make."""
+    """Return the peak memory of taking part.
+
+    `micro_batch`: windows that pass through the model at once. The trainer fits this number to the free memory, so that
+    room for one suffices. `trains_here`: False if the trainer's tensors lie on another device. `donates_only`: for an
+    operator's node, which has no trainer. `tensors`: those of a foreign model. While they are not known its activations
+    count as 0, and its buffers as the largest allowed size. A custom model counts as 0, because it lies in the user's
+    own process."""
     parameters = manifest.model.parameters
     if donates_only:
         return MemoryNeed(DAEMON_BASE + BOOTSTRAP_BYTES * parameters, 0, 0)
@@ -68,15 +70,15 @@ def memory_need(
 
 
 def activation_bytes(manifest: Manifest, free: int | None) -> int | None:
-    """Return the bytes that the activations of an inner step may hold, of `free` bytes measured before the trainer has
-    its tensors. None: not known."""
+    """Return the bytes that the activations of an inner step may use, given `free` bytes measured before the trainer
+    allocates its tensors. None: not known."""
     if free is None:
         return None
     return max(0, int(ACTIVATION_SHARE * (free - memory_need(manifest, micro_batch=0).total)))
 
 
 def check_memory(manifest: Manifest, need: MemoryNeed, free: int | None) -> None:
-    """Raise MachineTooSmall when `need` is more than `free` bytes. None: not known here, nothing is checked."""
+    """Raise MachineTooSmall when `need` exceeds `free` bytes. `free` None: not known, and nothing is checked."""
     if free is None or need.total <= free:
         return
     parts = f"daemon {size(need.daemon)}"
@@ -93,14 +95,14 @@ def check_memory(manifest: Manifest, need: MemoryNeed, free: int | None) -> None
 
 
 def trains_in_main_memory(device: str) -> bool:
-    """Whether the trainer's tensors will lie in main memory. A guess from what the driver leaves in /dev: asking torch
-    would load the driver into the daemon."""
+    """Return whether the trainer's tensors will lie in main memory. A guess by the driver's device files, because
+    asking torch would load the driver into the daemon."""
     return device == "cpu" or (device == "auto" and not Path("/dev/nvidiactl").exists())
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """Return the memory that this process may still take. It is the system's available memory, or the rest of its
-    control groups if that is less. None where neither is known (not Linux)."""
+    """Return the memory that this process may still allocate: the system's available memory, or the rest of its control
+    groups if that is less. None: neither is known (not Linux)."""
     told = [_available(root / "proc/meminfo"), *_left_in_groups(root)]
     return min((value for value in told if value is not None), default=None)
 
@@ -113,8 +115,8 @@ def _available(meminfo: Path) -> int | None:
 
 
 def _left_in_groups(root: Path) -> list[int | None]:
-    """Return the memory left in our control group and each one above it, version 2 (`0::/path`) and 1
-    (`4:memory:/path`)."""
+    """Return the memory left in this process's control group and in each group above it, for version 2 (`0::/path`) and
+    version 1 (`4:memory:/path`)."""
     left = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -132,9 +134,10 @@ def _left_in_groups(root: Path) -> list[int | None]:
 
 
 def _left(group: Path, limit: str, usage: str, cache: str) -> int | None:
-    """Return limit less usage. Files in the cache that could be dropped count as free. None without a limit."""
+    """Return the limit of a group less its usage. Cached files that can be dropped count as free. None: the group has
+    no limit."""
     most, used = _read(group / limit).strip(), _read(group / usage).strip()
-    if not most.isdigit() or not used.isdigit() or int(most) >= 2**60:  # version 1 says "none" by a huge number
+    if not most.isdigit() or not used.isdigit() or int(most) >= 2**60:  # in version 1 a huge number means no limit
         return None
     facts = dict(line.split()[:2] for line in _read(group / "memory.stat").splitlines() if " " in line)
     return max(0, int(most) - int(used) + int(facts.get(cache, 0)))

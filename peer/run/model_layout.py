@@ -1,4 +1,5 @@
-"""The one place where a run's layout is made: bootstrap node, joiner, trainer, checkpoints and report cut alike."""
+"""Makes the layout of a run: its tensors in fragment order. Bootstrap node, joiner, trainer, checkpoints and reports
+all use these functions, so that they cut the model alike."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from peer.run.sections import LlamaSection, ModelSection
 
 
 def layout_for(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] | None = None) -> Layout:
-    """Return the model's tensors in the order of the method's fragments. `tensors`: those of the layout artifact, which
-    a foreign model needs. The method must fit them (that of a checked manifest does: see `layout_refusal`)."""
+    """Return the model's tensors in the order of the method's fragments. `tensors`: those of the layout artifact,
+    required for a foreign model. The method must fit them (see `layout_refusal`)."""
     own = own_layout(model, tensors).tensors
     return cut(own, fragments=method.fragments, pattern=_pattern(method), apart=method.fragments_apart)
 
 
 def own_layout(model: ModelSection, tensors: Sequence[TensorSpec] | None = None) -> Layout:
-    """Return the tensors in the model's own order, uncut. `tensors`: as above."""
+    """Return the tensors in the model's own order, not cut into fragments. `tensors`: as in `layout_for`."""
     own = tensors_of(model) if isinstance(model, LlamaSection) else tensors
     assert own is not None, "a foreign model needs its layout"
     return Layout.whole(own)
@@ -34,8 +35,7 @@ def _pattern(method: Method) -> str:
 
 
 def tensors_of(model: LlamaSection) -> list[TensorSpec]:
-    """Return names and shapes in the order in which the model itself has them (`peer.trainer.models.llama`), without
-    torch."""
+    """Return names and shapes in the order of the built-in model (`peer.trainer.models.llama`), without torch."""
     hidden, inner = model.hidden_size, model.intermediate_size
     narrow = model.num_key_value_heads * (hidden // model.num_attention_heads)
     block = {

@@ -1,4 +1,4 @@
-"""What a volunteer chose for this peer."""
+"""The choices of a user for a node and for a volunteer's peer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ANY_HOST = "/ip4/0.0.0.0/tcp/0"
 
 
 CACHE_DISK = 4 * 10**9
-"""Bytes."""
+"""Default of `cache_disk`, in bytes."""
 ANY_HOST_6 = "/ip6/::/tcp/0"
 
 
 def any_hosts() -> tuple[str, ...]:
-    """Where to listen if nobody says: at every address, of IPv6 too where this machine has it."""
+    """Return the default listen addresses: all IPv4 addresses, and all IPv6 addresses if this machine has IPv6."""
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as trial:
             trial.bind(("::", 0))
@@ -33,7 +33,7 @@ def any_hosts() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOptions:
-    """What a person chose. Rates in bytes per second, None: no cap."""
+    """Options of any node's network side. Rates are in bytes per second, None for no cap."""
 
     home: Path
     identity_path: Path | None = None
@@ -41,57 +41,58 @@ class NodeOptions:
     host_maddrs: tuple[str, ...] = (ANY_HOST,)
     announce_maddrs: tuple[str, ...] = ()
     lan: bool = True
-    """Whether to look for peers in our own network, and to be seen there."""
+    """Whether to find peers in the local network, and to be found there."""
     port_mapping: bool = False
-    """Whether the router may be asked to open a port. The command line says yes by default, a laboratory does not."""
+    """Whether the router may be asked to open a port. The command line enables it by default, local swarms do not."""
     port: int = 0
-    """Of the exchange service; 0: the one used last time, else any free one."""
+    """Port of the exchange service. 0: that of the last start, or else any free one."""
     max_upload: float | None = None
     max_download: float | None = None
     relay: float | None = None
-    """What is relayed for peers that nobody can dial; 0: nothing. None: a fifth of `max_upload`, or 1 MB/s without."""
+    """Rate of relaying for closed peers. 0: relay nothing. None: a fifth of `max_upload`, or 1 MB/s without a cap."""
     cache_disk: int = CACHE_DISK
     """Bytes of artifacts kept in the home, drafts included."""
     invitation: Invitation | None = None
-    """Given on the command line; None: the one given at an earlier start, if any."""
+    """Given on the command line. None: use the one that an earlier start stored, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerOptions(NodeOptions):
-    """What `peer join` was told, beyond the node's own options."""
+    """Options of `peer join`, beyond those of its node."""
 
     run_id: RunId
     manifest: SignedManifest | None = None
-    """Given as a file; None: fetched from a peer."""
+    """Given as a file. None: it is fetched from a peer."""
     data_dir: Path | None = None
     threads: int = 1
     device: str = "auto"
     precision: str = "auto"
-    """Of the trainer: `auto`, `fp32` or `bf16`."""
+    """Precision of the trainer: `auto`, `fp32` or `bf16`."""
     speed: float = 1.0
-    """Part of the time the trainer may work, in (0, 1]."""
+    """Part of the time in which the trainer may work, in (0, 1]."""
     step_seconds: float = 0.0
-    """An inner step takes at least so long: for experiments with equal machines on one computer."""
+    """Shortest duration of an inner step, for experiments that need equal machines on one computer."""
     checkpoint_every_s: float = 60.0
-    """At least; see `peer.state.checkpointer.SHARE`."""
+    """Shortest time between two checkpoints; see `peer.state.checkpointer.SHARE`."""
     checkpoints_kept: int = 3
     wait_s: float = 120.0
-    """How long to wait for a first answer from the run."""
+    """Seconds to wait for a first answer from the run."""
     min_peers: int = 1
+    """-"""
     micro_batch: int | None = None
-    """Windows that go through the model at once; None: as many as fit into memory."""
+    """Windows that pass through the model at once. None: as many as fit into memory."""
     quiet_hours: QuietHours | None = None
     guest: GuestOptions = field(default_factory=GuestOptions)
     """How the trainer gives way to the machine's owner."""
     uploads: UploadLimits = field(default_factory=UploadLimits)
-    """Bytes that may leave in a day and a month, local time."""
+    """Bytes that may be uploaded per day and month, in local time."""
     resume: bool = False
-    """End a pause that an earlier life of this peer was left in."""
+    """End a pause that a former process of this peer left."""
     agreed: bool = False
-    """The volunteer agreed to the run's contract beforehand."""
+    """Whether the volunteer agreed to the run's contract beforehand."""
     summary: bool = True
-    """Whether the run's nodes are told what this peer does, for the run's view."""
+    """Whether to send summaries of this peer to the operator's nodes, for the run's view."""
     attached: bool = False
-    """A program of the user's makes the steps, with its own data."""
+    """Whether the user's own program makes the steps, with its own data."""
     trail: bool = False
-    """Log which batches are trained on: see `peer.trainer.batch_log`."""
+    """Whether to log the batches that are trained on: see `peer.trainer.batch_log`."""

@@ -1,4 +1,5 @@
-"""`--set key=value` on a manifest: TOML text in, TOML text out. Comments stay, and the caller signs the result."""
+"""Applies `--set key=value` to a manifest: TOML text in, TOML text out. Comments are preserved. The result is
+unsigned."""
 
 from __future__ import annotations
 
@@ -30,31 +31,33 @@ SECTIONS: dict[str, type[Section]] = {
     "limits": sections.LimitsSection,
     "admission": sections.AdmissionSection,
 }
-"""Each section, as it is without a kind."""
+"""Type of each section. For `model` that of its default kind."""
 TOP = {"format": "int", "name": "str", "seed": "int", "operator": "str", "start": "float", "init": "str"}
-"""The fields above the first section, with their types."""
+"""Fields above the first section, with their types."""
 ROW = 8
-"""Values of a list that are written on one line."""
+"""Values per line of a list."""
 _NUMBER = re.compile(r"[+-]?(\d{1,15}\.?\d{0,15}|\.\d{1,15})([eE][+-]?\d{1,3})?")
-"""A number as people write it, also where TOML does not take it."""
+"""A number as people write it, including forms that TOML does not allow."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def section_type(name: str, given: dict[str, Any]) -> type[Section]:
-    """Return the type of a section with these raw values."""
+    """Return the type of a section, given its raw values."""
     kind = given.get("kind")
     return sections.MODELS.get(kind, SECTIONS[name]) if name == "model" and isinstance(kind, str) else SECTIONS[name]
 
 
 def fields_of(section: str) -> dict[str, FieldInfo]:
-    """Return the fields of a section, of all its kinds."""
+    """Return the fields of a section, of all its kinds together."""
     kinds = sections.MODELS.values() if section == "model" else (SECTIONS[section],)
     return {name: info for kind in kinds for name, info in kind.model_fields.items()}
 
 
 def apply_overrides(text: str, settings: Iterable[str]) -> str:
-    """Set each `key=value`. A key is dotted (`sync.sync_every`) or a field's bare name where only one section has it.
-    Raises UsageError for an unknown key, ManifestError when the text is not TOML. Values are not checked here."""
+    """Set each `key=value`. A key is dotted (`sync.sync_every`), or the bare name of a field that only one section has.
+    Values are not checked.
+
+    Raises UsageError for an unknown key, ManifestError when the text is not TOML."""
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -72,16 +75,16 @@ def apply_overrides(text: str, settings: Iterable[str]) -> str:
 
 
 def with_sections(text: str, given: dict[str, dict[str, Any]], format_: int = 2) -> str:
-    """Put these sections in the place of a manifest's own. `format_`: the format that they need. The manifest has to be
-    TOML: asserted by its parser."""
+    """Replace sections of a manifest by these. `format_`: the format that they need. The text must be valid TOML."""
     table = tomllib.loads(text)
     return written(text, table | ({"format": max(format_, table["format"]), **given} if given else {}))
 
 
 def written(text: str, table: dict[str, Any]) -> str:
-    """Put the values of a table into a manifest's text, which has to be TOML. Other lines stay, and comments too.
+    """Return a manifest's text with the values of a table. Other lines and comments are preserved. `text` must be valid
+    TOML.
 
-    A text that cannot be edited so is written anew, without comments."""
+    A text that cannot be edited in this way is written anew, without comments."""
     try:
         document = tomlkit.parse(text)
         _put(document, tomllib.loads(text), table)
@@ -107,13 +110,14 @@ def _put(place: Container | AbstractTable, before: dict[str, Any], after: dict[s
 def _item(name: str, value: Any) -> Item:
     if isinstance(value, dict):
         section = tomlkit.parse("\n" + dump({name: value}) + "\n").item(name)
-        assert isinstance(section, Item)  # made from one dict, it stands in one place
+        assert isinstance(section, Item)  # a container only if the section were in several places
         return section
     return tomlkit.value(_literal(value))
 
 
 def _find(key: str) -> tuple[str, str]:
-    """Return (section, field). Section "" is the top of the file."""
+    """Return (section, field) for a key. Section "" means the top of the file. Raises UsageError for an unknown or
+    ambiguous key."""
     known = {name: ("", name) for name in TOP}
     for section in SECTIONS:
         for field in fields_of(section):
@@ -130,7 +134,8 @@ def _find(key: str) -> tuple[str, str]:
 
 
 def _value(text: str, section: str, name: str) -> Any:
-    """Read a TOML value. Anything else is a string, and so is every value of a text field (a name may be `5`)."""
+    """Parse a TOML value. Text that is no TOML value is taken as a string, and so is every value of a text field (a
+    name may be `5`)."""
     if not text.isprintable():
         raise UsageError(f"--set {name}: {text!r} holds characters that cannot be printed", "Leave them out.")
     try:
@@ -144,7 +149,7 @@ def _value(text: str, section: str, name: str) -> Any:
 
 
 def _as_toml(number: str) -> str:
-    """Return a number that TOML does not take, such as .004 or 5., as TOML writes it."""
+    """Return a number that TOML does not allow, such as .004 or 5., in TOML's form."""
     value = float(number)
     return repr(value) if re.search("[.eE]", number) else str(int(value))
 
@@ -154,7 +159,7 @@ def _is_text(section: str, name: str) -> bool:
 
 
 def dump(table: dict[str, Any]) -> str:
-    """TOML of a table of scalars and of tables of scalars, in order. A table deeper down is written inline."""
+    """Format a table of scalars and of tables of scalars as TOML, in order. A deeper table is written inline."""
     lines = _lines({name: value for name, value in table.items() if not isinstance(value, dict)})
     for section, fields in table.items():
         if isinstance(fields, dict):
@@ -182,5 +187,5 @@ def _literal(value: Any) -> str:
     if isinstance(value, list):
         rows = [", ".join(map(_literal, value[at : at + ROW])) for at in range(0, len(value), ROW)]
         return f"[\n  {f',{chr(10)}  '.join(rows)},\n]" if len(rows) > 1 else f"[{''.join(rows)}]"
-    # JSON's escapes are TOML's too; DEL is the one character that JSON lets stand and TOML does not.
+    # JSON's escapes are valid in TOML. DEL is the only character that JSON leaves unescaped and TOML forbids.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

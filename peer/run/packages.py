@@ -1,4 +1,4 @@
-"""Packages that a run needs beyond the program itself. They are checked before torch is loaded, which takes seconds."""
+"""Checks the packages that a run needs beyond the program itself, before torch is loaded, which takes seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peer.run.sections import TransformersSection
 
 
 def check_packages(manifest: Manifest) -> None:
-    """Raise ModelError, with the line that installs all of them, when packages that this run needs are missing."""
+    """Raise ModelError, with the command that installs all of them, when packages that this run needs are missing."""
     needed = dict[str, str]()
     if isinstance(manifest.model, TransformersSection):
         needed["transformers"] = "the model"
@@ -19,7 +19,7 @@ def check_packages(manifest: Manifest) -> None:
 
 
 def check_hf(needed: dict[str, str]) -> None:
-    """Raise ModelError when packages of the extra `hf` are missing. `needed`: package -> what needs it."""
+    """Raise ModelError when packages of the extra `hf` are missing. `needed`: package name -> what needs it."""
     missing = [wanted for wanted in missing_from("hf") if wanted.partition(">")[0] in needed]
     if missing:
         names = " and ".join(f"{needed[name]} needs {name}" for one in missing if (name := one.partition(">")[0]))

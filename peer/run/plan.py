@@ -1,4 +1,4 @@
-"""What the coordinator is given, and what it shows of itself."""
+"""The facts about a run and its peer that are fixed before the first round."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from peer.protocol.messages import PeerId, RunId
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What is settled before the first round."""
+    """The fixed inputs of the rounds: method, length, and this peer's limits."""
 
     run_id: RunId
     me: PeerId
     method: Method
     total_rounds: int
-    """The run ends after round total_rounds - 1."""
+    """The last round is total_rounds - 1."""
     eval_every: int
     """Rounds between two evaluations."""
     max_upload: float | None = None
-    """Bytes per second."""
+    """Bytes per second. None: no cap."""
     min_peers: int = 1
-    """Wait with the first round until so many peers train (ourselves included), two minutes at most."""
+    """The first round waits until this many peers train, this one included, but for two minutes at most."""
     nodes: frozenset[PeerId] = frozenset()
-    """The operator's nodes, as key and ticket name them: what they say of the run's end is believed."""
+    """The operator's nodes, by key and ticket. Their records are trusted on whether the run has ended."""
     assumed_rate: float | None = None
-    """Bytes per second of a partner before anything was measured; None: as `peer.exchange.deadlines` has it."""
+    """Assumed rate of a partner before the first measurement, bytes per second. None: the default of
+    `peer.exchange.deadlines`."""
     unchecked: str = ""
-    """Why no partner's params can be checked, where the method asks for it. Empty: they can."""
+    """Why no partner's params can be checked although the method asks for it, for a person. Empty: they can."""
     scratch: Path | None = None
-    """Folder for large states that are fetched; None: they lie in memory."""
+    """Folder for large fetched states. None: they are held in memory."""

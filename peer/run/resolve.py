@@ -1,4 +1,5 @@
-"""The method of a manifest's [sync] section: a preset, what the section overrides, and what follows from both."""
+"""Resolves the method of a manifest's [sync] section: a preset, the overrides of the section, and the choices that
+follow from both."""
 
 from __future__ import annotations
 
@@ -19,13 +20,15 @@ from peer.run.sections import SyncSection
 PLAIN_PAIR = "bf16"
 """The codec of pairs, except where a rule was measured with the lattice codec."""
 NO_CHOICES = ("clock", "sync_every", "growth")
+"""Fields of a method that the manifest sets itself and no preset has."""
 CHOICES = tuple(name for name in asdict(NONE) if name not in NO_CHOICES)
-"""The choices of a preset, in the order of Method. A manifest may override them."""
+"""The choices of a preset, in the order of `Method`. A manifest may override each."""
 
 
-@functools.lru_cache(16)  # a daemon asks for its run's method many times a minute
+@functools.lru_cache(16)  # a daemon resolves its run's method many times a minute
 def resolve(sync: SyncSection) -> Method:
-    """Return the preset with the manifest's overrides. Raises ManifestError with every reason why it cannot be."""
+    """Return the method of a sync section. Raises ManifestError with all findings when the choices contradict each
+    other."""
     if findings := method_findings(sync):
         raise ManifestError(
             f"the method cannot be:\n{listed(findings)}", "Leave these keys out to get the preset's values."
@@ -34,7 +37,7 @@ def resolve(sync: SyncSection) -> Method:
 
 
 def method_findings(sync: SyncSection) -> list[ManifestFinding]:
-    """Return every reason why this method cannot be. Empty: it can."""
+    """Return the contradictions among the choices of a method. Empty: there are none."""
     method, given = method_of(sync), overrides(sync)
     wrong = control_refusals(given) if sync.preset == CONTROL else refusals(method)
     return [ManifestFinding(("sync", field), reason) for field, reason in wrong]
@@ -46,7 +49,7 @@ def overrides(sync: SyncSection) -> dict[str, Any]:
 
 
 def method_of(sync: SyncSection) -> Method:
-    """Return the method of a sync section, not checked."""
+    """Return the method of a sync section without checking it."""
     given = overrides(sync)
     chosen = replace(PRESETS[sync.preset].method, **given)
     chosen = replace(chosen, clock=sync.clock, sync_every=sync.sync_every, growth=sync.growth or ())
@@ -57,8 +60,8 @@ def method_of(sync: SyncSection) -> Method:
 
 
 def sources(sync: SyncSection) -> Iterator[tuple[str, Any, str]]:
-    """(choice, value, where it comes from) for each: `manifest`, `preset`, or `default`: what follows where neither
-    says anything else."""
+    """Yield (choice, value, source) for each choice. The source is `manifest`, `preset`, or `default` for a value that
+    follows from other choices."""
     said = overrides(sync).keys() | (sync.model_fields_set & set(NO_CHOICES))
     preset = asdict(PRESETS[sync.preset].method)
     for name, value in asdict(method_of(sync)).items():
@@ -67,15 +70,15 @@ def sources(sync: SyncSection) -> Iterator[tuple[str, Any, str]]:
 
 
 def _schedule(chosen: Method) -> dict[str, Any]:
-    """Return the choices of the schedule, which a manifest may change."""
+    """Return the choices that follow from the schedule."""
     if chosen.schedule == "full":
         return {**WHOLE, "fragment_sync_delay": 0.0}
     return {**STREAMED, "fragment_sync_delay": _delay(chosen)}
 
 
 def _delay(chosen: Method) -> float:
-    """Long enough for a partner at the same pace, short against the work that a merge halves: see
-    docs/decisions/0007-method-defaults.md."""
+    """Return the default delay of a merge: long enough for a partner of equal speed, short against the work that a
+    merge halves. See docs/decisions/0007-method-defaults.md."""
     if chosen.clock == "steps":
         return 5.0 if chosen.sync_every >= 20 else float(chosen.sync_every > 1)
     return max(0.1, round(chosen.sync_every / 60, 1))
@@ -91,8 +94,8 @@ def _rule(chosen: Method) -> dict[str, Any]:
 
 
 def _codec(chosen: Method) -> dict[str, Any]:
-    """Return the codec where the choices make another method of noloco. Its lattice codec was measured with params that
-    are all merged, and that alone cross the wire."""
+    """Return the codec when other choices differ from noloco's. The lattice codec was measured only for merges of whole
+    params that cross the wire alone."""
     measured = chosen.paired and chosen.outer_rule.lattice and chosen.schedule == "full"
     own = measured and not chosen.sends_outer
     return {} if own or not chosen.codec.startswith("modulo") else {"codec": PLAIN_PAIR}

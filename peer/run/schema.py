@@ -1,5 +1,7 @@
-"""The schema of a manifest, and the check of its bytes. A manifest names only built-in kinds and holds no paths and no
-addresses. Nothing in it makes a volunteer run foreign code or read a file."""
+"""The schema of a manifest, and the check of its bytes.
+
+A manifest comes from a stranger. It names built-in kinds only, and holds no paths and no addresses, so that it cannot
+make a volunteer run foreign code or read a file."""
 
 from __future__ import annotations
 
@@ -38,8 +40,10 @@ from peer.run.sections import (
 from peer.run.sync.growth import growth_findings, rounds_of, unequal_rounds, with_growth
 
 FORMAT = 8
+"""The newest format of manifests that this program knows."""
 Newer = dict[str, dict[str, tuple[str, ...] | None]]
-"""Per section, keys and the values that an older program does not know. None: it does not know the key."""
+"""Keys, per section, that programs of an older format do not know. A tuple lists new values of a known key. None: the
+key itself is new."""
 SINCE_FORMAT_2: Newer = {
     "model": {"kind": ("transformers",)},
     "data": {"kind": ("tokens",)},
@@ -64,6 +68,7 @@ SINCE_FORMAT_5: Newer = {"model": {"buffers": None}}
 NO_EAGER_MOMENTUM = 6
 """Format from which the preset `eager` has no momentum."""
 CUSTOM_FORMAT = 7
+"""Format from which the model may be of kind `custom`."""
 SINCE_FORMAT_7: Newer = {"model": {"kind": ("custom",), "title": None}, "data": {"kind": ("own",)}}
 SINCE: dict[int, Newer] = {
     2: SINCE_FORMAT_2,
@@ -76,7 +81,7 @@ SINCE: dict[int, Newer] = {
 MAX_BYTES = 256 * 1024
 """Bytes of the largest manifest."""
 LONGEST_LINE = 256
-"""Bytes."""
+"""Bytes of the longest line."""
 
 
 class Manifest(Section):
@@ -86,12 +91,12 @@ class Manifest(Section):
     name: str = Field("unnamed", min_length=1, max_length=64, pattern=r"^[\w .:-]+$")
     seed: int = Field(0, ge=0, le=2**53)
     operator: str = ""
-    """Peer id of the operator's key."""
+    """Peer id of the operator's key. Empty: not signed yet."""
     start: float = Field(0.0, ge=0, le=LATEST)
-    """Seconds since the epoch at which round 0 begins. 0: the bootstrap node says it."""
+    """Start of round 0, seconds since the epoch. 0: a signed statement gives it."""
     init: str = Field("", pattern=r"^([0-9a-f]{64})?$")
-    """BLAKE3 of the first outer_params (fp32, little endian, the tensors in the model's own order). The operator's node
-    serves them. Empty: they are made from the seed."""
+    """BLAKE3 digest of the first outer_params (fp32, little endian, tensors in the model's own order), which the
+    operator's node serves. Empty: they are made from the seed."""
     model: ModelSection = LlamaSection()
     data: DataSection = DataSection()
     tokenizer: TokenizerSection = TokenizerSection()
@@ -104,7 +109,7 @@ class Manifest(Section):
 
     @property
     def rounds(self) -> int:
-        """How many rounds the run has. Where they grow they are fewer than `train.total_rounds`."""
+        """Number of rounds of the run. If rounds grow, this is less than `train.total_rounds`."""
         return rounds_of(self.train, self.sync)
 
     @field_validator("operator")
@@ -116,12 +121,12 @@ class Manifest(Section):
 
 
 def parse_manifest(raw: bytes, named: str = "the manifest", settings: Sequence[str] = ()) -> Manifest:
-    """Check the bytes of a manifest. Raises ManifestError with every finding at once, each with its line if it has one.
-    A newer format is refused before anything else is looked at. Only its layout tells more about a foreign model: see
-    `check_layout`.
+    """Parse and check the bytes of a manifest. Raises ManifestError with all findings at once, each with its line if
+    known. A newer format is refused before anything else is checked. For a foreign model, `check_layout` checks the
+    rest once its layout is here.
 
-    `named`: the file as the user knows it. `settings`: what was set in it just now, in memory alone. Then no line is
-    told, for no file has it."""
+    `named`: the file in errors. `settings`: overrides that were applied in memory, in which case no line numbers are
+    given because they would not match the file."""
     text, table = _toml(raw, named)
     version = table.get("format")
     if isinstance(version, int) and version > FORMAT:
@@ -146,7 +151,7 @@ def _unfit(named: str, settings: Sequence[str], findings: list[ManifestFinding],
 
 
 def check_layout(manifest: Manifest, tensors: Sequence[TensorSpec]) -> None:
-    """Check a manifest with the tensors of its foreign model. Raises ManifestError with every finding."""
+    """Check a manifest against the tensors of its foreign model. Raises ManifestError with all findings."""
     assert sum(tensor.elements for tensor in tensors) == manifest.model.parameters, manifest.model.parameters
     findings = _of_layout(manifest.model, manifest.sync, manifest.limits, tensors)
     if findings:
@@ -154,8 +159,8 @@ def check_layout(manifest: Manifest, tensors: Sequence[TensorSpec]) -> None:
 
 
 def _toml(raw: bytes, named: str) -> tuple[str, dict[str, Any]]:
-    """Text and table. Size and lines are bounded first: in the length of a dotted key the parser's time and memory are
-    quadratic."""
+    """Return text and table. Size and line length are checked first, because the parser needs quadratic time and memory
+    in the length of a dotted key."""
     if len(raw) > MAX_BYTES:
         raise ManifestError(f"{named} has more than {MAX_BYTES} bytes", "A manifest is a short text file.")
     for number, line in enumerate(raw.split(b"\n"), 1):
@@ -163,7 +168,7 @@ def _toml(raw: bytes, named: str) -> tuple[str, dict[str, Any]]:
             raise ManifestError(f"line {number} of {named} has more than {LONGEST_LINE} bytes", "Break it.")
     text = ""
     try:
-        text = raw.decode("utf-8-sig")  # an editor may have put a byte order mark
+        text = raw.decode("utf-8-sig")  # some editors write a byte order mark
         return text, tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         what = toml_error(error, text)
@@ -171,9 +176,8 @@ def _toml(raw: bytes, named: str) -> tuple[str, dict[str, Any]]:
 
 
 def _as_of_its_format(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the table with what the presets had before their defaults changed, where it names nothing itself: the
-    codec of noloco before format 3, the acceptance of pairs before format 4, and the momentum of eager before
-    format 6."""
+    """Return the table with the defaults that its format had, for keys that it does not set: the codec of noloco before
+    format 3, the acceptance of pairs before format 4, the momentum of eager before format 6."""
     sync, version = table.get("sync", {}), table.get("format")
     if not isinstance(version, int) or not 1 <= version < NO_EAGER_MOMENTUM or not isinstance(sync, dict):
         return table
@@ -189,7 +193,7 @@ def _is_pair(sync: dict[str, Any]) -> bool:
     try:
         return method_of(SyncSection.model_validate(sync)).paired
     except ValidationError:
-        return False  # the check of the manifest tells
+        return False  # the check of the manifest reports the error
 
 
 def _validate(table: dict[str, Any]) -> tuple[Manifest | None, list[ManifestFinding]]:
@@ -204,15 +208,15 @@ def _finding(item: Any) -> ManifestFinding:
     where = tuple(str(part) for part in item["loc"])
     if item["type"] == "kind":
         where = (*where, "kind")
-    elif where[:1] == ("model",) and where[1:2] and where[1] in MODELS:  # the kind, which is no key of the file
+    elif where[:1] == ("model",) and where[1:2] and where[1] in MODELS:  # pydantic adds the kind, which is no key
         where = (where[0], *where[2:])
     return ManifestFinding(where, message)
 
 
 def overridden(text: str, settings: Iterable[str]) -> str:
-    """Set each `key=value`, as `apply_overrides` does, and what follows: the growth of the rounds, and a later format
-    where the result needs one, or where a preset that is set meant something else before. A format that is set itself
-    stays."""
+    """Return the text with each `key=value` set, as `apply_overrides` does, and with what follows from that: the growth
+    of the rounds, and a higher format if the result needs it or if a preset that is set had other defaults before. A
+    format that is set explicitly is kept."""
     settings = list(settings)
     edited = apply_overrides(text, settings)
     table = with_growth(tomllib.loads(edited))
@@ -227,7 +231,8 @@ def overridden(text: str, settings: Iterable[str]) -> str:
 
 
 def _too_new(table: dict[str, Any]) -> list[ManifestFinding]:
-    """Return the findings about what the format says it has not: a program of that format would not understand it."""
+    """Return the findings about keys that the manifest's format does not have, which a program of that format would
+    misread."""
     said = table.get("format")
     if not isinstance(said, int):
         return []
@@ -236,7 +241,7 @@ def _too_new(table: dict[str, Any]) -> list[ManifestFinding]:
 
 
 def _newer_than_format_1(table: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
-    """Return (section, key, format it needs) of each key that a program of format 1 would not understand."""
+    """Yield (section, key, lowest format) for each key that a program of format 1 would not understand."""
     for since, sections in SINCE.items():
         for section, keys in sections.items():
             given = table.get(section)
@@ -248,13 +253,13 @@ def _newer_than_format_1(table: dict[str, Any]) -> Iterator[tuple[str, str, int]
 
 
 def _sections(table: dict[str, Any]) -> tuple[dict[str, Any], list[ManifestFinding]]:
-    """Return the sections that check one by one, and the findings about combinations within one. An unknown key or one
-    wrong section must not hide other findings."""
+    """Return the valid sections, each checked by itself, and the findings about combinations within a section. Checked
+    one by one so that an unknown key or a wrong section does not hide other findings."""
     sections, found = {}, list[ManifestFinding]()
     for name in SECTIONS:
         given = table.get(name, {})
         if not isinstance(given, dict):
-            continue  # reported when the whole table is checked
+            continue  # the check of the whole table reports it
         kind = section_type(name, given)
         known = {key: value for key, value in given.items() if key in kind.model_fields}
         try:
@@ -264,13 +269,13 @@ def _sections(table: dict[str, Any]) -> tuple[dict[str, Any], list[ManifestFindi
             told = [item for item in wrong if (name, *item["loc"]) == ("model", "kind")]
             wrong = [item for item in wrong if item not in told]
             found += [_finding({**item, "loc": (name, *item["loc"])}) for item in wrong]
-            if all(not item["loc"] for item in wrong):  # every field for itself is fine
+            if all(not item["loc"] for item in wrong):  # only combinations of fields are wrong
                 sections[name] = kind.model_construct(**known)
     return sections, found
 
 
 def _across(sections: dict[str, Any]) -> list[ManifestFinding]:
-    """Return the findings across sections."""
+    """Return the findings about combinations across sections."""
     get = sections.get
     model, sync, wire, limits = get("model"), get("sync"), get("wire"), get("limits")
     found = _of_tokens(model, get("data"), get("tokenizer"), get("train"))
@@ -301,7 +306,7 @@ def _of_tokens(
     tokenizer: TokenizerSection | None,
     train: TrainSection | None,
 ) -> list[ManifestFinding]:
-    """Return the findings about tokens: their number, their windows, where they come from."""
+    """Return the findings about tokens: vocabulary size, window length and source."""
     found = []
     if isinstance(model, LlamaSection) and train and train.context > model.max_position_embeddings:
         most = model.max_position_embeddings
@@ -320,7 +325,7 @@ def _of_tokens(
 
 
 def _of_own_loops(model: ModelSection | None, data: DataSection | None) -> list[ManifestFinding]:
-    """Return the findings about data that only own training loops can read, or cannot be known to read."""
+    """Return the findings about a data kind that does not suit the model kind."""
     if model is None or data is None:
         return []
     if isinstance(model, CustomSection) and data.kind not in ("own", "tokens"):
@@ -332,7 +337,7 @@ def _of_own_loops(model: ModelSection | None, data: DataSection | None) -> list[
 
 
 def _of_first(table: dict[str, Any]) -> list[ManifestFinding]:
-    """Return the finding about the first weights of a model that the seed cannot make."""
+    """Return a finding when a custom model, whose weights the seed cannot make, names no `init`."""
     model = table.get("model")
     if isinstance(model, dict) and model.get("kind") == "custom" and not table.get("init"):
         return [ManifestFinding(("init",), 'a model of kind "custom" begins from weights that init names')]
@@ -342,7 +347,8 @@ def _of_first(table: dict[str, Any]) -> list[ManifestFinding]:
 def _of_layout(
     model: ModelSection, sync: SyncSection, limits: LimitsSection | None, tensors: Sequence[TensorSpec]
 ) -> list[ManifestFinding]:
-    """Return the findings about the method, and about cutting this model with it and sending what is cut."""
+    """Return the findings about the method: whether it is consistent, whether it can cut this model into fragments, and
+    whether the payload is within the limit."""
     found, method = method_findings(sync), method_of(sync)
     cuttable = method.schedule == "streaming" and not any("fragment_layout" in finding.where for finding in found)
     if cuttable and (reason := layout_refusal(method, tensors)):

@@ -1,4 +1,4 @@
-"""The sections of a manifest. Every field is bounded: a manifest comes from a stranger."""
+"""The sections of a manifest. Every field is bounded because a manifest comes from a stranger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peer.run.files.tokenizer_file import MOST_TOKENIZER_BYTES
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-"""A factor of a moving average. At 1 Adam's bias correction divides by zero."""
+"""Factor of a moving average. Must be below 1: at 1 Adam's bias correction divides by zero."""
 MOST_BUFFER_BYTES = 256 * 2**20
 MOST_INDEX_BYTES = 64 * 2**20
 BYTE_VALUES = 256
@@ -70,7 +70,7 @@ class LlamaSection(Section):
 
     @property
     def parameters(self) -> int:
-        """How many the model has. The head shares the embedding's."""
+        """Number of parameters. The head shares the embedding's weights."""
         kv = self.num_key_value_heads * (self.hidden_size // self.num_attention_heads)
         attention = 2 * self.hidden_size * (self.hidden_size + kv)
         layer = attention + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
@@ -78,18 +78,18 @@ class LlamaSection(Section):
 
 
 class TransformersSection(Section):
-    """A causal language model that transformers builds from its config, without code of others."""
+    """A causal language model that transformers builds from its config, without foreign code."""
 
     kind: Literal["transformers"]
     parameters: int = Field(ge=1, le=2**40)
-    """How many the model has. Tied weights count once."""
+    """Number of parameters. Tied weights count once."""
     config: ArtifactRef
     """The model's config.json."""
     layout: ArtifactRef
-    """Names and shapes of its tensors: see `peer.run.files.layout_file`."""
+    """Names and shapes of the model's tensors: see `peer.run.files.layout_file`."""
     buffers: ArtifactRef | None = None
-    """Buffers of a pretrained model that its config alone does not give, in safetensors. All peers have the same ones,
-    which are neither trained nor exchanged. None: the config gives all."""
+    """Buffers of a pretrained model that its config does not determine, as safetensors. They are the same on all peers,
+    and neither trained nor exchanged. None: the config determines all."""
 
     @model_validator(mode="after")
     def _sizes(self) -> TransformersSection:
@@ -101,15 +101,16 @@ class TransformersSection(Section):
 
 
 class CustomSection(Section):
-    """A model whose code only the peers' own training loops have. A run pins its tensors and first weights (`init`)."""
+    """A model whose code exists only in the peers' own training loops. The run fixes its tensors and its first weights
+    (`init`)."""
 
     kind: Literal["custom"]
     parameters: int = Field(ge=1, le=2**40)
-    """How many of the model are trained and exchanged. Tied weights count once."""
+    """Number of parameters that are trained and exchanged. Tied weights count once."""
     layout: ArtifactRef
-    """Names and shapes of its tensors: see `peer.run.files.layout_file`."""
+    """Names and shapes of the model's tensors: see `peer.run.files.layout_file`."""
     title: str = Field("", max_length=64, pattern=r"^[\w .:()/+-]*$")
-    """What the model is, for people."""
+    """Name of the model, for people."""
 
     @model_validator(mode="after")
     def _sizes(self) -> CustomSection:
@@ -123,7 +124,7 @@ def _at_most(name: str, artifact: ArtifactRef, most: int) -> None:
 
 
 def _kind_of_model(given: Any) -> Any:
-    """Return the kind of a model's section, raw or made. The built-in one may leave it out."""
+    """Return the kind of a model section, which may be raw or parsed. A raw section without a kind is a `llama`."""
     return given.get("kind", "llama") if isinstance(given, dict) else getattr(given, "kind", None)
 
 
@@ -147,17 +148,18 @@ ModelSection = Annotated[
 class DataSection(Section):
     """The training data of the run.
 
-    `stdlib`: Python source of the standard library. `text`: files below the volunteer's own `--data` folder. `tokens`:
-    the shards listed in an index, which peers pass on to each other. `own`: data read by the peers' own training loops
-    and unknown to the run."""
+    `stdlib`: Python source of the standard library. `text`: files in the volunteer's own `--data` folder. `tokens`: the
+    shards listed in an index, which peers pass on to each other. `own`: data that the peers' own training loops read
+    and that the run does not know."""
 
     kind: Literal["stdlib", "text", "tokens", "own"] = "stdlib"
     digest: str = Field("", pattern=r"^([0-9a-f]{64})?$")
-    """BLAKE3 of the corpus (training bytes, then hold-out bytes) of `stdlib` and `text`. Empty: not pinned."""
+    """BLAKE3 digest of the corpus (training bytes, then hold-out bytes) of `stdlib` and `text`. Empty: any corpus is
+    accepted."""
     index: ArtifactRef | None = None
-    """The index of the shards (`tokens` alone, and always)."""
+    """The index of the shards. Required for `tokens`, otherwise not allowed."""
     document_mask: bool = False
-    """Whether a token sees its own document only (`tokens` alone)."""
+    """Whether attention is limited to a token's own document. For `tokens` only."""
 
     @model_validator(mode="after")
     def _belongs(self) -> DataSection:
@@ -186,11 +188,11 @@ class TokenizerSection(Section):
 
     kind: Literal["bytes", "file"] = "bytes"
     vocab_size: int = Field(BYTE_VALUES, ge=2, le=2**24)
-    """Number of tokens, which are below it."""
+    """Number of tokens. Token ids are below it."""
     end_token: int | None = Field(None, ge=0, lt=2**24)
-    """The token that closes a document (`file` alone, and always)."""
+    """The token that ends a document. Required for `file`, otherwise not allowed."""
     file: ArtifactRef | None = None
-    """The tokenizer.json (`file` alone, and always)."""
+    """The tokenizer.json. Required for `file`, otherwise not allowed."""
 
     @model_validator(mode="after")
     def _belongs(self) -> TokenizerSection:
@@ -207,24 +209,27 @@ class TokenizerSection(Section):
 
 
 class OptimizerSection(Section):
+    """The inner optimizer and its learning rate schedule."""
+
     kind: Literal["adamw", "muon"] = "adamw"
-    """`muon`: Muon for the matrices of the blocks, AdamW for the rest: see `peer.trainer.optimizer.Muon`."""
+    """`muon`: Muon for the matrices of the blocks, AdamW for all other parameters: see
+    `peer.trainer.optimizer.Muon`."""
     lr: Positive = 4e-3
     beta1: Decay = 0.9
     beta2: Decay = 0.95
     momentum: Decay | None = None
-    """Muon's, for its matrices (`muon` alone). None: MUON_MOMENTUM."""
+    """Momentum of Muon, for `muon` only. None: `MUON_MOMENTUM`."""
     weight_decay: float = Field(0.1, ge=0, le=1)
     clip: Positive = 1.0
-    """Largest norm of the gradient over all parameters."""
+    """Norm of the gradient over all parameters to which larger gradients are scaled down."""
     warmup_fraction: Fraction = 0.05
     """Part of the run in which the learning rate rises linearly."""
     schedule: Schedule = "cosine"
     """Shape of the learning rate after the warm-up."""
     decay_fraction: Fraction = 0.2
-    """Last part of the run, in which the learning rate of `wsd` falls."""
+    """Last part of the run, in which the learning rate of schedule `wsd` falls."""
     final_fraction: Fraction = 0.05
-    """End of the fall, as a part of `lr`."""
+    """Final learning rate as a fraction of `lr`."""
 
     @model_validator(mode="after")
     def _parts(self) -> OptimizerSection:
@@ -241,17 +246,18 @@ class OptimizerSection(Section):
 
 
 class TrainSection(Section):
+    """Batch size, length of the run, and evaluation."""
+
     context: int = Field(64, ge=8, le=2**20)
-    """Tokens a window."""
+    """Tokens per window."""
     batch: int = Field(4, ge=1, le=2**16)
-    """Windows a peer and inner step."""
+    """Windows per peer and inner step."""
     total_rounds: int = Field(40, ge=1, le=10**9)
-    """Length of the run, after which peers finish, in rounds that do not grow. The learning rate is a function of the
-    part of it that has passed."""
+    """Length of the run, in rounds of the first round's length. The learning rate depends on the elapsed part of it."""
     eval_every: int = Field(10, ge=1, le=10**6)
     """Rounds between two evaluations of outer_params."""
     eval_windows: int = Field(128, ge=1, le=2**16)
-    """Evenly spaced windows of the hold-out."""
+    """Windows of the hold-out that an evaluation uses, evenly spaced."""
 
 
 _Change = Annotated[
@@ -260,7 +266,7 @@ _Change = Annotated[
 
 
 class SyncSection(Section):
-    """The synchronization method: a preset, and what it overrides. None: the preset's value."""
+    """The synchronization method: a preset, and the choices that override it. None: the preset's value."""
 
     preset: PresetName = "noloco"
     clock: Literal["steps", "seconds"] = "seconds"
@@ -279,26 +285,26 @@ class SyncSection(Section):
     fragments: Annotated[int, Field(ge=1, le=MOST_FRAGMENTS)] | None = None
     fragment_layout: Literal["whole", "sequential", "strided", "balanced"] | None = None
     fragments_apart: bool | None = None
-    """Embedding, last norm and head are a fragment of their own, the last one."""
+    """Whether embedding, last norm and head form a fragment of their own, the last one."""
     growth_lr: Annotated[float, Field(gt=0, le=1e3)] | None = None
-    """Learning rate below which rounds grow. `growth` says how, and is made from it with the manifest."""
+    """Learning rate below which rounds grow. `growth` is computed from it when the manifest is made."""
     growth: Annotated[tuple[_Change, ...], Field(max_length=MOST_CHANGES, strict=False)] | None = None
-    """[round, length]: from this round on, rounds last so many times as long as the first ones."""
+    """Entries [round, factor]: from this round on, rounds last `factor` times as long as the first ones."""
     fragment_sync_delay: Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)] | None = None
     """Inner steps or seconds from a round's snapshot to the earliest merge of its result."""
     eager: bool | None = None
-    """Whether a group's member steps at once with its own part, and with the others' later."""
+    """Whether a group's member applies its own part at once, and the other members' parts later."""
     fragment_update_alpha: Fraction | None = None
     """Part of the local value that a merge keeps."""
     max_group: Annotated[int, Field(ge=1, le=256)] | None = None
     founders: Annotated[int, Field(ge=1, le=256)] | None = None
-    """Number of peers that the group begins with. None: its first result counts the peers that were seen."""
+    """Number of peers that a group begins with. None: the first result counts the peers that were seen."""
     weights: Literal["tokens", "equal"] | None = None
-    """What a member weighs in its group's mean: its tokens, or as much as any other."""
+    """Weight of a member in its group's mean: by its tokens, or equal for all."""
     mean: Literal["weighted", "rda"] | None = None
-    """A group's mean. `rda`: direction and length of each tensor are averaged apart."""
+    """The mean of a group. `rda`: direction and length of each tensor are averaged separately."""
     acceptance: Literal["check", "clip", "finite"] | None = None
-    """What a partner's params must pass before they are mixed in."""
+    """Check that a partner's params must pass before they are averaged."""
 
     @model_validator(mode="after")
     def _whole_steps(self) -> SyncSection:
@@ -308,19 +314,25 @@ class SyncSection(Section):
 
 
 class WireSection(Section):
+    """The wire versions that peers of the run may speak."""
+
     min: int = Field(1, ge=1, le=1000)
     max: int = Field(WIRE_VERSION, ge=1, le=1000)
 
 
 class LimitsSection(Section):
+    """Limits that peers enforce on the run's model, payloads and clocks."""
+
     max_fragment_bytes: int = Field(2**32, ge=1024, le=2**40)
-    """The largest payload or state piece a peer takes from the wire."""
+    """Largest payload or state piece that a peer accepts from the wire."""
     max_parameters: int = Field(2**40, ge=1, le=2**40)
-    """The largest model. It is looked at before anything of the model is fetched or opened."""
+    """Largest model. Checked before any file of the model is fetched or opened."""
     max_clock_offset_s: Annotated[float, Field(gt=0, le=86400)] = 60.0
-    """Peers whose clocks differ by more are refused."""
+    """Largest difference of clocks, in seconds. Peers beyond it are refused."""
 
 
 class AdmissionSection(Section):
+    """Who may take part in the run."""
+
     kind: Literal["open", "invited"] = "open"
-    """`invited`: peers admit only those that the operator invited (`peer ticket invite`), and its own nodes."""
+    """`invited`: peers admit only the operator's nodes and peers that the operator invited (`peer ticket invite`)."""

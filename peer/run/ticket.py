@@ -1,10 +1,10 @@
-"""Tickets: run id and addresses in one string that survives shells, URL hosts and upper case. It holds nothing secret.
+"""Tickets: run id and addresses in one string, which shells, URLs and upper case do not damage. A ticket is not secret.
 
     base32( magic, 4 bytes | version, 1 | run id, 32 | number of addresses, 1 | addresses | checksum, 4 )
     address: kind, 1 | length of host, 1 | host | port, 2 | public key, 32
 
-The string is in lower case, without padding. The magic makes every ticket begin with `peersw`. The checksum is of a
-SHA-256."""
+The string is in lower case, without padding. The magic makes every ticket begin with `peersw`. The checksum is the
+beginning of a SHA-256 digest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from peer.run.pasted import MOST_STARTS, Pasted, characters_of, given_text, toke
 
 MAX_ADDRESSES = 16
 MAX_CHARACTERS = 8192
-"""Sixteen addresses with the longest host names need 7466."""
+"""Sixteen addresses with the longest host names need 7466 characters."""
 _MAGIC = base64.b32decode("PEERSWRM")[:4]
 _VERSION = 1
 _HEAD = len(_MAGIC) + 1 + 32 + 1
@@ -36,7 +36,7 @@ _FIX = "Copy the complete ticket again. It is one string without spaces."
 _BEGINS = "peersw"
 _START = re.compile(_BEGINS, re.ASCII | re.IGNORECASE)
 _BEFORE = " \t\r\n\"'`“”‘’<>()[]*_|=:"
-"""What may stand before a ticket that is mistyped. A path is no ticket."""
+"""Characters that may precede a mistyped ticket. A slash is not among them, because a path is no ticket."""
 _FORM = "expected /ip4|ip6|dns4|dns6/HOST/tcp/PORT/p2p/PEER"
 
 
@@ -50,7 +50,8 @@ class Ticket:
     addresses: tuple[str, ...]
 
     def encode(self) -> str:
-        """Encode the ticket. Raises TicketError for an address that cannot be packed, and for none or too many."""
+        """Encode the ticket. Raises TicketError for an address that cannot be encoded, and for none or too many
+        addresses."""
         assert len(self.run_id) == 32
         if not 1 <= len(self.addresses) <= MAX_ADDRESSES:
             raise TicketError(
@@ -63,7 +64,7 @@ class Ticket:
 
     @classmethod
     def named(cls, argument: str) -> Ticket:
-        """Read a command's argument: a ticket, a pasted `peer join` line, or `@FILE` with one of both in it. Raises
+        """Read the argument of a command: a ticket, a pasted `peer join` line, or `@FILE` with either in it. Raises
         TicketError."""
         text = given_text(argument, 2 * MAX_CHARACTERS, "a ticket")
         found = ticket_in(text)
@@ -73,7 +74,7 @@ class Ticket:
 
     @classmethod
     def decode(cls, text: str) -> Ticket:
-        """Case and white space do not matter. Raises TicketError saying what is wrong with it."""
+        """Decode a ticket, ignoring case and white space. Raises TicketError, which says what is wrong with it."""
         word = "".join(text[: 2 * MAX_CHARACTERS].split()).lower()
         raw = _from_base32(word)
         if raw[: len(_MAGIC)] != _MAGIC[: len(raw)] or len(raw) < len(_MAGIC):
@@ -95,9 +96,9 @@ class Ticket:
 
 
 def ticket_in(text: str) -> Pasted | None:
-    """Find a ticket in a pasted text, which is `cleaned`. None: nothing in it looks like one.
+    """Find a ticket in a pasted text, which must be `cleaned`. None: nothing in it looks like a ticket.
 
-    Of several, the first whole one. Where none is whole, the first word that begins as tickets do."""
+    Returns the first valid ticket, or else the first word that begins as tickets do."""
     first = None
     for start in islice(_START.finditer(text), MOST_STARTS):
         found = token_at(text, start.start(), _characters)
@@ -110,7 +111,7 @@ def ticket_in(text: str) -> Pasted | None:
 
 
 def _characters(word: str) -> float:
-    """Return how many characters a ticket has that begins with these."""
+    """Return the number of characters of a ticket that begins with these. Infinite: none does."""
     try:
         return characters_of(_length(_from_base32(word)))
     except TicketError:
@@ -118,13 +119,14 @@ def _characters(word: str) -> float:
 
 
 def text_after_ticket(argument: str) -> str:
-    """Return what stands behind a pasted ticket, of which `Ticket.named` reads nothing."""
+    """Return the text after a pasted ticket, which `Ticket.named` ignores."""
     found = None if argument.startswith("@") else ticket_in(given_text(argument, 2 * MAX_CHARACTERS, "a ticket"))
     return "" if found is None else found.rest
 
 
 def ticket_summary(ticket: Ticket) -> str:
-    """Return which run a ticket is of, for a person: the run's folder in a home has this name."""
+    """Return the run and the number of addresses of a ticket, for a person. The run is named as its folder in a
+    home."""
     entries = len(ticket.addresses)
     named = f", with {entries} entr{'y' if entries == 1 else 'ies'} to it" if entries else ""
     return f"run {ticket.run_id.hex()[:16]}{named}"
@@ -133,7 +135,7 @@ def ticket_summary(ticket: Ticket) -> str:
 def _is_file(name: str) -> bool:
     try:
         return Path(name).is_file()
-    except (OSError, ValueError):  # longer than a name can be, or a NUL
+    except (OSError, ValueError):  # the name is too long or contains a NUL
         return False
 
 
@@ -146,7 +148,8 @@ def _to_base32(raw: bytes) -> str:
 
 
 def _from_base32(word: str) -> bytes:
-    """Decode the complete bytes of a string of any length. The caller checks the rest of the last character."""
+    """Decode the complete bytes of a string of any length. The caller checks the remaining bits of the last
+    character."""
     if not word or len(word) > MAX_CHARACTERS:
         raise TicketError(f"a ticket has 1 to {MAX_CHARACTERS} characters, this has {len(word)}", _FIX)
     if strange := sorted(set(word) - _ALPHABET):
@@ -157,7 +160,8 @@ def _from_base32(word: str) -> bytes:
 
 
 def _length(raw: bytes) -> int:
-    """Return the least bytes of a ticket that begins like this, as far as its own lengths can be read."""
+    """Return the smallest length in bytes of a ticket that begins with `raw`, as far as the lengths in it can be
+    read."""
     if len(raw) < _HEAD:
         return _HEAD + _CHECKSUM
     at = _HEAD

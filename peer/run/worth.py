@@ -1,8 +1,8 @@
-"""The expected worth of joining: how many machines that train alone the peers of a run are worth.
+"""Estimates the worth of joining a run: how many machines that train alone its peers are worth together.
 
-As in `peer compare --worth`: the tokens that one machine alone needs for the swarm's loss, over the tokens of each
-peer. It is measured for models of the size of the built-in one (docs/results/does-it-pay.md). For the sizes of
-arXiv 2503.09799 it follows from two published laws, and for all others it is not known."""
+The worth is the number of tokens that one machine alone needs to reach the swarm's loss, divided by the tokens of each
+peer (`peer compare --worth`). It was measured for models of the size of the built-in one (docs/results/does-it-pay.md).
+For the sizes of arXiv 2503.09799 it follows from two published laws. For all other sizes it is not known."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from peer.methods.method import Method
 
 LAW, TOKENS_LAW = "arXiv 2503.09799", "arXiv 2404.10102"
 LOSS_BY_PEERS = 0.0116
-"""The loss of M peers that share the tokens is M to this power times that of one peer with all of them (LAW)."""
+"""M peers that share the tokens have M to this power times the loss of one peer that has all tokens (LAW)."""
 LAW_PARAMS, LAW_PEERS = (35e6, 2.4e9), (1, 8)
-"""The range of LAW."""
+"""Range of parameters and of peers in LAW."""
 TOKENS_A_PARAMETER = 20.0
-"""Tokens of all peers together, by parameter, in LAW."""
+"""Tokens of all peers together, per parameter, in LAW."""
 FLOOR, BY_PARAMS, BY_TOKENS = 1.8172, (482.01, 0.3478), (2085.43, 0.3658)
-"""E, (A, alpha) and (B, beta) of the loss E + A / N^alpha + B / D^beta in nats a token (TOKENS_LAW, table 1)."""
+"""E, (A, alpha) and (B, beta) of the loss E + A / N^alpha + B / D^beta, in nats per token (TOKENS_LAW, table 1)."""
 MEASURED_PARAMS = (1e5, 5e5)
-"""Sizes for which the measurement of the built-in model, of 217,664 parameters, is shown."""
+"""Range of sizes for which the measurement of the built-in model (217,664 parameters) is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedWorth:
-    """The worth of so many peers together, in machines that train alone. None: not known."""
+    """The worth of a number of peers together."""
 
     machines: float | None
+    """Machines that train alone. None: not known."""
     reason: str
-    """Where the number comes from, or why there is none, for a person."""
+    """Source of the number, or why there is none, for a person."""
 
 
 def by_law(parameters: int, peers: int) -> float:
-    """Return the worth of the peers of a group, for a model of this size with 20 tokens a parameter.
+    """Return the worth of a group of `peers` peers for a model of this size with 20 tokens per parameter.
 
-    The loss of the group is that of one machine with all tokens times M^0.0116. One machine has it after fewer tokens,
-    as many as the second law says."""
+    The group's loss is M^0.0116 times that of one machine with all tokens. The second law gives the smaller number of
+    tokens after which one machine has that loss."""
     tokens = TOKENS_A_PARAMETER * parameters
     scale, power = BY_TOKENS
     of_tokens = scale / math.exp(power * math.log(tokens))
@@ -48,13 +49,13 @@ def by_law(parameters: int, peers: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredWorth:
-    """The worth of the peers of a swarm at the end of a run, measured with the built-in model."""
+    """The worth of a swarm's peers at the end of a run, measured with the built-in model."""
 
     machines: float
     half_width: float
-    """Half of the interval of 95 %, over the seeds."""
+    """Half of the 95 % confidence interval over the seeds."""
     steps: int
-    """Inner steps of each peer."""
+    """Inner steps per peer."""
 
 
 MEASURED: dict[tuple[str, int], MeasuredWorth] = {
@@ -68,7 +69,7 @@ steps between two exchanges, and each one's best learning rate. One machine has 
 
 
 def expected_worth(parameters: int, method: Method, peers: int) -> ExpectedWorth:
-    """Return what so many peers of a run are worth together, or why that is not known."""
+    """Return the worth of `peers` peers of a run together, or why it is not known."""
     if not method.exchanges or peers == 1:
         return ExpectedWorth(1.0, "nobody exchanges: each is as far as one machine alone")
     size = f"{parameters:,} parameters"
@@ -99,7 +100,7 @@ def expected_worth(parameters: int, method: Method, peers: int) -> ExpectedWorth
 
 
 def worth_sentence(parameters: int, method: Method) -> str:
-    """Return what a volunteer gains, for a person who does not know yet how many peers there will be."""
+    """Return the gain of joining for a volunteer. The later number of peers is not known, so that 4 are assumed."""
     few = expected_worth(parameters, method, 4)
     if few.machines is None or not method.exchanges:
         return few.reason

@@ -1,1 +1,1 @@
-"""Who may take part in a run."""
+"""Admission to a run: invitations, and the rule by which peers check them. Begin with `invitation.py`."""

@@ -1,10 +1,10 @@
-"""Invitations: the signed word of an operator, or of a node with that duty, that a peer may take part until a day.
+"""Invitations: statements, signed by the operator or a delegated node, that admit a peer to a run until a given time.
 
     base32( magic, 4 bytes | version, 1 | run id, 32 | public key, 32 | expiry, 8 | signature, 64 | checksum, 4 )
 
-The signature is over domain, run id, public key and expiry. So anybody can check it who knows the manifest, and the
-delegations that all peers hand on. The magic makes every invitation begin with `peerin`. An invitation is no secret: it
-serves only the key that it names."""
+The signature covers domain, run id, public key and expiry, so that every peer can verify it with the manifest and the
+delegations. The magic makes every invitation begin with `peerin`. An invitation is not secret, because it admits only
+the key that it names."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from peer.run.statements.log import StatementLog
 
 DOMAIN = b"peer invitation v1"
 BYTES = 1 + 32 + 32 + 8 + 64
-"""Of an invitation on the wire: without magic and checksum."""
+"""Bytes of an invitation on the wire: without magic and checksum."""
 LATEST_DAY = 253_402_300_799
-"""Last second since the epoch that has a date."""
+"""Last second since the epoch that can be formatted as a date."""
 MAX_KNOWN = 4096
-"""Most invited peers that are remembered."""
+"""Largest number of invited peers that are remembered."""
 _MAGIC = base64.b32decode("PEERINVT")[:4]
 _VERSION = 1
 _CHECKSUM = 4
 _CHARACTERS = characters_of(len(_MAGIC) + BYTES + _CHECKSUM)
 _START = re.compile("peerin", re.ASCII | re.IGNORECASE)
 MOST_CHARACTERS = 4096
-"""Of a text with an invitation in it."""
+"""Most characters of a text that is searched for an invitation."""
 _FIX = "Copy the complete invitation again, or ask the operator for a new one."
 ASK = "Ask the operator of the run for an invitation: peer ticket invite KEY."
 
 Refused = tuple[Code, str]
-"""Code and sentence."""
+"""Error code, and sentence for a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """One invitation, not checked yet."""
+    """One invitation, not verified yet."""
 
     run_id: bytes
     peer: PeerId
@@ -57,13 +57,13 @@ class Invitation:
 
     @classmethod
     def make(cls, operator: Identity, run_id: bytes, peer: str, expires: int) -> Invitation:
-        """Sign an invitation. Raises ValueError for a peer id that is none."""
+        """Sign an invitation. `expires`: seconds since the epoch. Raises ValueError for an invalid peer id."""
         body = run_id + public_key_of(peer) + expires.to_bytes(8, "big")
         return cls(run_id, PeerId(peer), expires, operator.sign(DOMAIN, body))
 
     @property
     def raw(self) -> bytes:
-        """The bytes that are shown at Hello."""
+        """The bytes that are sent in a Hello."""
         return bytes([_VERSION]) + self._body() + self.signature
 
     def _body(self) -> bytes:
@@ -71,20 +71,20 @@ class Invitation:
 
     @classmethod
     def parse(cls, raw: bytes) -> Invitation | None:
-        """Read what a peer showed. None: nothing that could be an invitation."""
+        """Parse the bytes of a Hello. None: they are no invitation."""
         if len(raw) != BYTES or raw[0] != _VERSION:
             return None
         expires = int.from_bytes(raw[65:73], "big")
         return cls(raw[1:33], PeerId(peer_id_of(raw[33:65])), expires, raw[73:]) if expires <= LATEST else None
 
     def encode(self) -> str:
-        """Encode as text for a person."""
+        """Encode as text, for people."""
         body = _MAGIC + self.raw
         return base64.b32encode(body + _checksum(body)).decode().rstrip("=").lower()
 
     @classmethod
     def named(cls, argument: str) -> Invitation:
-        """Read a command's argument: an invitation, or `@FILE` with one in it. Raises TicketError."""
+        """Read the argument of a command: an invitation, or `@FILE` with one in it. Raises TicketError."""
         text = given_text(argument, MOST_CHARACTERS, "an invitation")
         starts = islice(_START.finditer(text), MOST_STARTS)
         words = [token_at(text, start.start(), lambda word: _CHARACTERS).token for start in starts]
@@ -105,13 +105,13 @@ class Invitation:
         return found if found is not None and found.encode() == word else None
 
     def signed_by(self, signers: Iterable[str]) -> str | None:
-        """Return which of these keys signed it. None: none of them did."""
+        """Return which of these keys signed the invitation. None: none of them did."""
         found = (key for key in signers if verify(public_key_of(key), DOMAIN, self._body(), self.signature))
         return next(found, None)
 
     def refusal(self, run_id: bytes, signers: Iterable[str], peer: str, now: float) -> Refused | None:
-        """Return why it does not let this peer into this run: a code and a sentence. None: it does. `signers`: the keys
-        that may invite."""
+        """Return why the invitation does not admit this peer to this run: code and sentence. None: it does. `signers`:
+        keys that may invite. `now`: seconds since the epoch."""
         if self.run_id != run_id:
             return Code.INVITATION_FOREIGN, f"the invitation of {peer} is for another run, {self.run_id.hex()[:16]}"
         if self.peer != peer:
@@ -124,7 +124,7 @@ class Invitation:
 
 
 def day_of(expires: int) -> str:
-    """Return a second since the epoch as a person reads it, in UTC, at the latest the end of 9999."""
+    """Format a second since the epoch for a person, in UTC. Later times are shown as the end of year 9999."""
     return datetime.fromtimestamp(min(expires, LATEST_DAY), UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
@@ -133,7 +133,7 @@ def _checksum(body: bytes) -> bytes:
 
 
 class InvitedPeers:
-    """The rule by which a peer lets others in, and the memory of those that showed an invitation."""
+    """The rule by which a peer admits others, and the set of peers that showed a valid invitation."""
 
     def __init__(
         self,
@@ -143,18 +143,18 @@ class InvitedPeers:
         required: bool,
         exempt: Container[PeerId] = (),
     ) -> None:
-        """`log`: its statements name the nodes that may invite, and the invitations that the operator took back.
-        `required`: only the invited take part. `exempt`: the operator's nodes as the ticket names them, which need no
-        invitation."""
+        """`log`: gives the nodes that may invite, and the revoked invitations. `required`: whether the run admits only
+        invited peers. `exempt`: the operator's nodes named by the ticket, which need no invitation."""
         self._log = log
         self._now = now
         self.required = required
         self._exempt = exempt
         self._known: OrderedDict[PeerId, tuple[int, str]] = OrderedDict()
-        """When the invitation that a peer showed expires, and the key that signed it."""
+        """Per peer, when its invitation expires (seconds since the epoch), and the key that signed it."""
 
     def refusal(self, peer: PeerId, shown: bytes) -> Refused | None:
-        """Return why a peer that shows this at Hello is not let in: a code and a sentence. None: it is."""
+        """Return why a peer with this Hello is not admitted: code and sentence. None: it is. `shown`: the bytes of its
+        invitation, empty for none."""
         named = {self._log.operator, peer} if peer in self._exempt else {self._log.operator}
         if peer in self._log.nodes(self._now(), named):
             return None
@@ -186,7 +186,7 @@ class InvitedPeers:
         return self._log.policy(MAX_ROUND).revoked
 
     def __contains__(self, peer: object) -> bool:
-        """Whether this peer showed an invitation that still holds, and whose signer may still invite."""
+        """Return whether this peer showed an invitation that is still valid, and whose signer may still invite."""
         if not isinstance(peer, str) or (known := self._known.get(PeerId(peer))) is None:
             return False
         (expires, signer), now = known, self._now()

@@ -1,5 +1,5 @@
-"""The artifacts of a run on its operator's disk: the folder beside the manifest in which each is called by its digest.
-`run.toml` has `run.artifacts/`."""
+"""The artifacts of a run on its operator's disk: a folder beside the manifest (`run.artifacts/` for `run.toml`), in
+which each file is named by its digest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def folder_of(manifest: Path) -> Path:
 
 
 def artifact_files(manifest: Path) -> dict[str, Path]:
-    """Return the artifacts beside a manifest by their digests. What they hold is not checked."""
+    """Return the files in the artifact folder of a manifest, by digest. Their content is not checked."""
     folder = folder_of(manifest)
     try:
         return {path.name: path for path in sorted(folder.iterdir()) if _DIGEST.fullmatch(path.name)}
@@ -31,8 +31,8 @@ def artifact_files(manifest: Path) -> dict[str, Path]:
 
 
 def needed_artifacts(manifest: Manifest) -> dict[str, ArtifactRef]:
-    """Return the artifacts that a manifest names, by what they are. The first state is an artifact too, for a run that
-    names one: peers fetch it as any state."""
+    """Return the artifacts that a manifest names, by role (`tokenizer`, `index`, `config`, `layout`, `buffers`). The
+    first state of a run that names one is not included, because peers fetch it as any state."""
     found: dict[str, ArtifactRef | None] = {"tokenizer": manifest.tokenizer.file, "index": manifest.data.index}
     if isinstance(manifest.model, TransformersSection):
         model = manifest.model
@@ -43,8 +43,8 @@ def needed_artifacts(manifest: Manifest) -> dict[str, ArtifactRef]:
 
 
 def tensors_beside(path: Path, manifest: Manifest) -> list[TensorSpec] | None:
-    """Read the tensors of the manifest at `path`. None: its model is built in, or its layout is not there. Raises
-    ManifestError."""
+    """Read the tensors of the model of the manifest at `path`. None: the model is the built-in one, or its layout file
+    is missing. Raises ManifestError."""
     if isinstance(manifest.model, LlamaSection):
         return None
     layout = artifact_files(path).get(manifest.model.layout.digest)
@@ -52,7 +52,7 @@ def tensors_beside(path: Path, manifest: Manifest) -> list[TensorSpec] | None:
 
 
 def read_tensors(manifest: Manifest, layout: Path) -> list[TensorSpec]:
-    """Read the tensors of a foreign model from its layout artifact, and check the manifest with them. Raises
+    """Read the tensors of a foreign model from its layout artifact, and check the manifest against them. Raises
     ManifestError."""
     try:
         with layout.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The layout of a foreign model as a file: names and shapes of its tensors. The operator's machine makes it, so that a
+"""The layout file of a foreign model: names and shapes of its tensors. The operator's machine writes it, so that a
 daemon knows the model without the library that builds it."""
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from peer.errors import ManifestError
 from peer.protocol.model.layout import TensorSpec
 
 MOST_LAYOUT_BYTES = 2**19
-"""So the names and shapes fit into one line to the trainer."""
+"""Names and shapes must fit into one message line to the trainer."""
 MOST_TENSORS = 10**4
 LONGEST_NAME = 400
 MOST_DIMENSIONS = 8
 DTYPES = ("float32", "bfloat16", "float16")
-"""Types that a tensor may have had in the folder that the run began from."""
+"""Types that a tensor may have in the folder of weights from which the run began."""
 FIX = "The operator makes it again: peer manifest new."
 
 
 def format_layout(tensors: Sequence[TensorSpec]) -> bytes:
-    """Write one tensor a line, as JSON: name, shape, and the type where it is not float32."""
+    """Encode tensors as JSON, one per line: name, shape, and the type unless it is float32."""
     rows = (
         [tensor.name, list(tensor.shape), tensor.dtype][: 2 if tensor.dtype == DTYPES[0] else 3] for tensor in tensors
     )
@@ -30,7 +30,8 @@ def format_layout(tensors: Sequence[TensorSpec]) -> bytes:
 
 
 def parse_layout(raw: bytes, parameters: int) -> list[TensorSpec]:
-    """Read the tensors, of `parameters` elements together, in the model's own order. Raises ManifestError."""
+    """Parse the tensors, in the model's own order. They must have `parameters` elements together. Raises
+    ManifestError."""
     if len(raw) > MOST_LAYOUT_BYTES:
         raise ManifestError(f"the layout has more than {MOST_LAYOUT_BYTES:,} bytes", FIX)
     try:

@@ -1,4 +1,4 @@
-"""What a foreign config.json may hold, told before any library opens it."""
+"""Checks a foreign config.json before any library opens it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ MOST_CONFIG_BYTES = 2**20
 MOST_VALUES, DEEPEST, LONGEST_TEXT = 50_000, 16, 4096
 MOST_LAYERS, MOST_VOCABULARY, MOST_NUMBER = 10_000, 2**24, 2**31 - 1
 FOREIGN_CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
-"""Keys that name code of others."""
+"""Keys that name foreign code."""
 FOREIGN_KERNELS = re.compile(r"_?(attn|experts)_implementation(_internal)?|use_kernels|kernel_config|backbone")
-"""Keys that choose how a model is computed. Some of their values are fetched from the internet."""
+"""Keys that choose how a model is computed. Some of their values make transformers download code."""
 COMPRESSED = ("quantization_config", "compression_config")
 UNQUANTIZED = (
     "Give the folder of the model that the quantized one was made from. Its weights are float32, bfloat16 or float16."
 )
 IGNORED = ("_name_or_path",)
-"""Keys that say where a config came from. They are left out."""
+"""Keys that record the origin of a config. They are removed."""
 WHOLE = "Give the config.json of one model, as transformers writes it."
 LARGE = "Name a smaller model."
 _MODEL_TYPE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
@@ -29,7 +29,7 @@ _PATH = re.compile(r"[/\\]|\.\.")
 
 
 def read_config(raw: bytes) -> dict[str, Any]:
-    """Return a config as it may be given to transformers. Raises ModelError, which names the key."""
+    """Return a config that is safe to pass to transformers. Raises ModelError, which names the offending key."""
     if len(raw) > MOST_CONFIG_BYTES:
         raise _refused(f"has {len(raw):,} bytes, at most {MOST_CONFIG_BYTES:,} are read", WHOLE)
     try:
@@ -39,7 +39,7 @@ def read_config(raw: bytes) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise _refused("is no table", WHOLE)
     config: dict[str, Any] = _cleaned(table)
-    for key in COMPRESSED:  # first: such a config often names code of others, too
+    for key in COMPRESSED:  # checked first: such a config often names foreign code too, and this error is clearer
         _check((key,), config.get(key))
     for count, (path, value) in enumerate(_values(config, ())):
         if count >= MOST_VALUES:
@@ -61,7 +61,7 @@ def _cleaned(value: Any) -> Any:
 
 
 def _values(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield each value with the keys that lead to it, tables and lists before what they hold."""
+    """Yield each value with the keys that lead to it. Tables and lists precede their items."""
     if len(path) > DEEPEST:
         raise _refused(f"is nested more than {DEEPEST} deep", LARGE)
     yield path, value
@@ -112,7 +112,7 @@ def _short(value: int) -> str:
 
 
 def _method(value: Any) -> str:
-    """Return the method of a quantization, such as GPTQ or AWQ, if it is named."""
+    """Return the quantization method for the error, such as GPTQ or AWQ. Empty: none is named."""
     method = value.get("quant_method") if isinstance(value, dict) else None
     return f": {method[:40]}" if isinstance(method, str) and method.isprintable() else ""
 

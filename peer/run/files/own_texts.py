@@ -1,7 +1,7 @@
-"""Files of a person's folder that count as text, and those among them that look like secrets.
+"""Finds the text files in a user's folder, and those among them that look like secrets.
 
-Hidden files and folders are left out, as are files that are not text. Links are not followed. No heavy library is
-loaded here: the trainer looks through `--data DIR` with it, too."""
+Hidden files and folders and files that are not text are skipped. Links are not followed. No heavy library is loaded,
+because the trainer uses this module too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peer.errors import DataError
 from peer.protocol.policy.upload_quota import size
 
 HEAD_BYTES = 2**13
-"""Bytes at the start of a file that are looked at."""
+"""Bytes at the start of a file that are examined."""
 
 _SECRET_NAME = re.compile(
     r"(?:.*\.)?env(?:\..*)?|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|.*\.(?:pem|key|ppk|p12|pfx|kdbx?|keystore|jks|ovpn)"
@@ -33,17 +33,18 @@ _SECRET_TEXT = re.compile(
 
 
 DEEPEST = 100
-"""Most folders within each other."""
+"""Largest depth of nested folders."""
 MOST_ENTRIES = 5_000_000
-"""Most files and folders that are looked at. Each file that is taken costs about 500 bytes of memory."""
+"""Largest number of files and folders that are examined. Each text file found takes about 500 bytes of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The texts in a folder. `files`: paths below it with `/` between the parts, in the order in which they are read.
+    """The text files in a folder. `files`: paths relative to it, with `/` between the parts, in the order in which they
+    are read.
 
-    `skipped_hidden` counts a hidden folder once. `suspicious`: those of `files` that look like secrets. `others`:
-    further counts, with words for what each counts."""
+    `skipped_hidden` counts a hidden folder as one. `suspicious`: those of `files` that look like secrets. `others`:
+    further counts of skipped entries, by description."""
 
     files: tuple[str, ...]
     nbytes: int
@@ -53,7 +54,7 @@ class Survey:
     others: dict[str, int] = field(default_factory=dict)
 
     def summary(self) -> str:
-        """Say it in one line: `1,204 files, 310 MB; skipped 87 binary, 12 hidden, 3 links`."""
+        """Return the counts as one line: `1,204 files, 310 MB; skipped 87 binary, 12 hidden, 3 links`."""
         skipped = {"binary": self.skipped_binary, "hidden": self.skipped_hidden}
         skipped |= {what: count for what, count in self.others.items() if count}
         listed = ", ".join(f"{count:,} {what}" for what, count in skipped.items())
@@ -63,12 +64,13 @@ class Survey:
 
 
 LINKS, EMPTY, SPECIAL = "links", "empty", "that are neither file nor folder"
-"""Words for other things that are left out."""
+"""Descriptions of further kinds of skipped entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """Something in a folder that is no folder itself. `path`: below the folder. `skipped`: why it is not taken."""
+    """An entry of a folder that is not a folder itself. `path`: relative to the folder. `skipped`: why it is skipped,
+    empty for a file that is not."""
 
     path: str
     skipped: str
@@ -78,7 +80,7 @@ class FoundFile:
 
 
 def survey(folder: Path) -> Survey:
-    """Look through a folder. Raises DataError for what cannot be read. Links are not followed."""
+    """Find the text files in a folder. Links are not followed. Raises DataError when something cannot be read."""
     found: list[tuple[bytes, str]] = []
     suspicious: list[str] = []
     nbytes, skipped = 0, Counter[str]()
@@ -97,7 +99,7 @@ def survey(folder: Path) -> Survey:
 
 
 def open_folder(folder: Path) -> int:
-    """Open a folder that a person named. Raises DataError."""
+    """Open a folder that the user named, and return its descriptor. Raises DataError."""
     try:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -105,11 +107,12 @@ def open_folder(folder: Path) -> int:
 
 
 def walk(folder: Path, descriptor: int, left_out: Callable[[str], bool] = lambda path: False) -> Iterator[FoundFile]:
-    """Yield all that is below an open folder, in no order, hidden folders as one. Closes `descriptor`.
+    """Yield all entries below an open folder, in no particular order. A hidden folder is one entry. Closes
+    `descriptor`.
 
-    No link is followed: everything is opened relative to the folder that it is in. What `left_out` is true for, by its
-    path, is passed over. `folder`: its name in errors. Raises DataError for what cannot be read, and beyond the
-    bounds."""
+    Links are not followed: every entry is opened relative to its folder's descriptor. Paths for which `left_out` is
+    true are skipped. `folder`: its name in errors. Raises DataError when something cannot be read or a bound is
+    exceeded."""
     for count, entry in enumerate(_walk(folder, descriptor, "", left_out, 0), 1):
         if count > MOST_ENTRIES:
             fix = "Name its folders one by one, in several builds."
@@ -151,12 +154,12 @@ def _walk(
 
 
 def look(path: str, real: str) -> FoundFile:
-    """Look at a plain file by its absolute path, without following a link on the way. Raises OSError."""
+    """Examine a plain file by its absolute path, without following links. Raises OSError."""
     return _look(path, open_below(Path("/"), real.removeprefix("/")))
 
 
 def _look(path: str, descriptor: int) -> FoundFile:
-    """Look at an open file, and close it."""
+    """Examine an open file, and close it."""
     try:
         about = os.fstat(descriptor)
         return FoundFile(path, "" if about.st_size else EMPTY, about, os.read(descriptor, HEAD_BYTES))
@@ -165,7 +168,8 @@ def _look(path: str, descriptor: int) -> FoundFile:
 
 
 def is_text(head: bytes) -> bool:
-    """Whether a file that begins so is text: UTF-8 without a zero byte. A full head may end in a character."""
+    """Return whether a file that begins with `head` is text: UTF-8 without a zero byte. A head of full length may end
+    within a character."""
     if b"\0" in head:
         return False
     try:
@@ -176,14 +180,14 @@ def is_text(head: bytes) -> bool:
 
 
 def looks_secret(name: str, head: bytes) -> bool:
-    """Whether a file of this name that begins so may hold a key or a password."""
+    """Return whether a file with this name and head may contain a key or a password."""
     return _SECRET_NAME.fullmatch(name) is not None or _SECRET_TEXT.search(head) is not None
 
 
 def open_below(folder: Path, path: str) -> int:
-    """Open a plain file of a survey for reading and return its descriptor. Raises OSError.
+    """Open a plain file of a survey for reading, and return its descriptor. Raises OSError.
 
-    No link is followed on the way, so that no change since the survey leads out of the folder."""
+    Links are not followed, so that a change since the survey cannot lead out of the folder."""
     inner, _, name = path.rpartition("/")
     at = open_folder_below(folder, inner)
     try:
@@ -193,7 +197,8 @@ def open_below(folder: Path, path: str) -> int:
 
 
 def open_folder_below(folder: Path, path: str) -> int:
-    """Open a folder below another one, as `open_below` opens a file. An empty path is the folder itself."""
+    """Open a folder below another one without following links, as `open_below` does. An empty path means the folder
+    itself."""
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for part in path.split("/") if path else ():
         try:
@@ -205,7 +210,7 @@ def open_folder_below(folder: Path, path: str) -> int:
 
 
 def _open_plain(name: str, folder: int) -> int:
-    # Not blocking: a pipe of that name would wait for a writer.
+    # Non-blocking: opening a pipe would otherwise wait for a writer.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

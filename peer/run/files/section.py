@@ -1,4 +1,4 @@
-"""The base of everything that a manifest holds."""
+"""The base class of everything in a manifest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """A frozen and closed section: an unknown key is an error, so that a typo is not a silent default. It is strict:
-    `"8"` is no number and `true` is no 1 (an integer where a fraction may stand is fine)."""
+    """A frozen section that rejects unknown keys, so that a typo does not silently become a default. It is strict:
+    `"8"` is no number and `true` is not 1. An integer is accepted for a float."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -9,7 +9,8 @@ from peer.run.files.token_index import Part, ShardTable, TokenIndex, shard_bytes
 
 
 def shard_files(index: TokenIndex, folder: Path) -> dict[str, Path]:
-    """Return the files of the folder that may be shards of the index, by digest. What they hold is not checked."""
+    """Return the files in the folder that may be shards of the index, by digest. They match in name and size. Their
+    content is not checked."""
     parts: tuple[tuple[Part, ShardTable], ...] = (("train", index.train), ("holdout", index.holdout))
     found = {}
     for part, entries in parts:

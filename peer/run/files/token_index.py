@@ -1,8 +1,8 @@
 """The index of a run's token shards: `index.json`, which names every shard by its digest.
 
-A shard is a file of raw little-endian tokens. Its documents are complete, each closed by the end token. An index is
-JSON with one shard a line, always written the same way. It is read line by line, and a shard takes 48 bytes of memory:
-the largest index, of 64 MiB and 1.9 x 10^12 tokens in full shards, takes 22 MB."""
+A shard is a file of raw little-endian tokens. It contains whole documents, each closed by the end token. An index is
+JSON with one shard per line in one fixed form. It is parsed line by line, and a shard takes 48 bytes of memory: the
+largest index, of 64 MiB and 1.9 x 10^12 tokens in full shards, takes 22 MB."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peer.errors import DataError
 
 MAX_INDEX_BYTES = 64 * 2**20
 SHARD_TOKENS = 2**22
-"""Tokens above which a shard is not filled. One longer document is a shard of its own."""
+"""Tokens at which a shard is full. A longer document is a shard of its own."""
 MAX_SHARD_TOKENS = 2**27
 MAX_VOCABULARY = 2**20
 INDEX_FILE = "index.json"
@@ -43,8 +43,8 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """A shard in the index. `digest`: BLAKE3 of the file, in hex. `text_bytes`: of its documents as UTF-8. No document
-    is empty."""
+    """One shard of the index. `digest`: BLAKE3 digest of the file, in hex. `text_bytes`: size of its documents in
+    UTF-8. No document is empty."""
 
     digest: str
     tokens: int
@@ -53,12 +53,12 @@ class ShardEntry:
 
 
 class ShardTable(Sequence[ShardEntry]):
-    """The shards of one part in few bytes each. An entry is made when it is asked for."""
+    """The shards of one part (train or hold-out), stored compactly. A `ShardEntry` is created on access."""
 
     def __init__(self, entries: Iterable[ShardEntry]) -> None:
         self._digests = bytearray()
         self.tokens = array("I")
-        """The tokens of each shard."""
+        """Number of tokens of each shard."""
         self._documents = array("I")
         self._text_bytes = array("Q")
         for entry in entries:
@@ -90,16 +90,16 @@ class ShardTable(Sequence[ShardEntry]):
         return hash(bytes(self._digests))
 
     def number_of(self, digest: str) -> int | None:
-        """Return the number of the shard with this digest, in hex. None: there is none."""
+        """Return the index of the shard with this hex digest. None: there is none."""
         wanted, start = bytes.fromhex(digest), 0
-        while (at := self._digests.find(wanted, start)) % _DIGEST_BYTES:  # -1, too, is no multiple
+        while (at := self._digests.find(wanted, start)) % _DIGEST_BYTES:  # true also for -1, not found
             if at < 0:
                 return None
             start = at + 1
         return at // _DIGEST_BYTES
 
     def shares_digest(self, other: ShardTable) -> bool:
-        """Whether a shard is in both tables."""
+        """Return whether a shard is in both tables."""
         few, many = sorted((self, other), key=len)
         known = set(few._each_digest())
         return any(digest in known for digest in many._each_digest())
@@ -111,7 +111,8 @@ class ShardTable(Sequence[ShardEntry]):
 
 @dataclass(frozen=True, slots=True)
 class TokenIndex:
-    """The shards of a run, of training and of hold-out. `tokenizer`: BLAKE3 of its tokenizer.json, in hex."""
+    """The token shards of a run, for training and for the hold-out. `tokenizer`: BLAKE3 digest of its tokenizer.json,
+    in hex."""
 
     dtype: TokenDtype
     vocab_size: int
@@ -121,7 +122,7 @@ class TokenIndex:
     holdout: ShardTable
 
     def shard(self, digest: str) -> ShardEntry | None:
-        """Return the shard with this digest, in hex. None: there is none."""
+        """Return the shard with this hex digest. None: there is none."""
         for part in (self.train, self.holdout):
             if (number := part.number_of(digest)) is not None:
                 return part[number]
@@ -129,27 +130,27 @@ class TokenIndex:
 
 
 def dtype_for(vocab_size: int) -> TokenDtype:
-    """Return the smallest type of token that the vocabulary fits into."""
+    """Return the smallest token type that holds the vocabulary."""
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
 def token_bytes(dtype: TokenDtype) -> int:
-    """Return the bytes of one token."""
+    """Return the size of one token in bytes."""
     return 2 if dtype == "uint16" else 4
 
 
 def shard_bytes(index: TokenIndex, entry: ShardEntry) -> int:
-    """Return the size of a shard's file."""
+    """Return the size of a shard's file in bytes."""
     return entry.tokens * token_bytes(index.dtype)
 
 
 def shard_file(part: Part, number: int) -> str:
-    """Return the name of a shard's file in the folder that `peer data build` writes."""
+    """Return the name of a shard's file, as `peer data build` writes it."""
     return f"{part}-{number:05}.tokens"
 
 
 def format_index(index: TokenIndex) -> bytes:
-    """Write an index. `parse_index` takes exactly these bytes."""
+    """Encode an index. `parse_index` accepts only this form."""
     head = (
         f'{{"format": 1, "dtype": "{index.dtype}", "vocab_size": {index.vocab_size}, "end_token": {index.end_token}, '
         f'"tokenizer": "{index.tokenizer}", "train": [\n'
@@ -158,14 +159,14 @@ def format_index(index: TokenIndex) -> bytes:
 
 
 def parse_index(raw: bytes) -> TokenIndex:
-    """Read an index. Raises DataError, with the line."""
+    """Parse an index. Raises DataError, which names the line."""
     if len(raw) > MAX_INDEX_BYTES:
         raise _too_long(len(raw))
     return _parse(io.BytesIO(raw))
 
 
 def read_index(path: Path) -> TokenIndex:
-    """Read an index from its file, line by line. Raises DataError, with the line, and OSError."""
+    """Parse an index file line by line. Raises DataError, which names the line, and OSError."""
     with path.open("rb") as file:
         if (size := file.seek(0, io.SEEK_END)) > MAX_INDEX_BYTES:
             raise _too_long(size)
@@ -198,7 +199,7 @@ _FIX = "Make the folder again with `peer data build`, or ask the operator of the
 
 
 class _Lines:
-    """The lines of an index, one at a time."""
+    """Reads an index line by line, and counts lines and bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -209,7 +210,7 @@ class _Lines:
         self._number += 1
         line = self._file.readline(_LONGEST_LINE)
         self._read += len(line)
-        if self._read > MAX_INDEX_BYTES:  # a file that grows while it is read
+        if self._read > MAX_INDEX_BYTES:  # the file may grow while it is read
             raise _too_long(self._read)
         return line
 
@@ -231,7 +232,7 @@ def _lines(entries: Iterable[ShardEntry]) -> bytes:
 
 
 def _shards(lines: _Lines, behind: bytes) -> Iterator[ShardEntry]:
-    """Read the shards of one part, of which there is at least one. `behind`: the line that follows them."""
+    """Parse the shards of one part, of which there is at least one. `behind`: the line that must follow them."""
     while True:
         found = _SHARD.fullmatch(lines.next())
         if found is None:

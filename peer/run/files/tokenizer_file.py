@@ -1,5 +1,5 @@
-"""What a tokenizer.json may hold, told before the tokenizers library opens it. A pattern is compiled into an engine
-that backtracks, so only patterns of well-known tokenizers are taken."""
+"""Checks a foreign tokenizer.json before the tokenizers library opens it. The library compiles a pattern into a
+backtracking engine, so only the patterns of well-known tokenizers are accepted."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ MOST_TOKENIZER_BYTES = 64 * 2**20
 MOST_TOKENS, MOST_ADDED, LONGEST_STRING = 2**24, 2**16, 256
 DEEPEST = 8
 MOST_PARTS = 32
-"""Normalizers of a tokenizer, and so on, those of a Sequence counted one by one."""
+"""Largest number of normalizers, and of each other kind of part. The parts of a Sequence count one by one."""
 LONGEST_CONTENT = 16
-"""Characters that a part may put in or in front."""
+"""Characters that a part may insert or prepend."""
 LONGEST_NAME, LONGEST_UNKNOWN = 1024, 32
-"""Characters of a token's name, and of that of the unknown token, which stands for any piece of text."""
+"""Characters of a token's name, and of the name of the unknown token, which may stand for any piece of text."""
 LONGEST_WORD = 10_000
-"""Characters of the longest word that a model looks at. Usual are 100."""
+"""Characters of the longest word that a model looks up. 100 is usual."""
 GROWTH = {
     "normalizer": {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18, "Lowercase": 2, "BertNormalizer": 4, "ByteLevel": 4},
     "pre_tokenizer": {"ByteLevel": 5, "Metaspace": 2},
     "decoder": {"WordPiece": 2},
 }
-"""The most characters that a part makes of one. Those of normal forms are Unicode's (UAX 15). Bytes become characters
-of their own, and a space may come before each piece. What Replace and Prepend make depends on their content."""
+"""Most characters that a part makes of one character. Values for normal forms are Unicode's (UAX 15). ByteLevel turns
+bytes into characters and may insert a space before each piece. For Replace and Prepend the number depends on their
+content."""
 MOST_GROWTH = 96.0
-"""The most characters that normalizers and pre-tokenizers may make of one together: NFKC before ByteLevel makes 90."""
+"""Most characters that normalizers and pre-tokenizers together may make of one: NFKC before ByteLevel makes 90."""
 MOST_DECODER_GROWTH = 8.0
 MOST_IDS_A_BYTE = 4
-"""Tokens of a text for each of its bytes. Well-known tokenizers give one at most, and one more in front."""
+"""Tokens per byte of text. Well-known tokenizers give at most one, and one more at the front."""
 END_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -47,7 +48,7 @@ END_TOKENS = (
     "<|im_end|>",
     "[EOS]",
 )
-"""Usual names of the token that closes a document, the likeliest first."""
+"""Usual names of the token that ends a document, the likeliest first."""
 BEGIN_TOKENS = (
     "<|begin_of_text|>",
     "<|startoftext|>",
@@ -59,7 +60,7 @@ BEGIN_TOKENS = (
 )
 """Usual names of the token that begins a document, the likeliest first."""
 PAD_TOKENS = ("<pad>", "<|pad|>", "<|padding|>", "[PAD]", "<｜▁pad▁｜>", "<|finetune_right_pad_id|>")
-"""Usual names of the token that fills up a batch, the likeliest first."""
+"""Usual names of the padding token, the likeliest first."""
 PARTS: dict[str, str] = {
     "normalizer": "Sequence NFC NFD NFKC NFKD Lowercase Prepend Replace Strip StripAccents BertNormalizer "
     "ByteLevel Nmt",
@@ -69,9 +70,9 @@ PARTS: dict[str, str] = {
     "post_processor": "Sequence ByteLevel TemplateProcessing BertProcessing RobertaProcessing",
     "decoder": "Sequence ByteLevel Metaspace Replace ByteFallback Fuse Strip WordPiece BPEDecoder CTC",
 }
-"""The kinds that each part of a tokenizer may be of."""
+"""Accepted kinds of each part of a tokenizer."""
 INNER = ("normalizers", "pretokenizers", "processors", "decoders")
-"""Keys of the parts of a Sequence."""
+"""Keys under which a Sequence lists its parts."""
 _SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -107,21 +108,21 @@ PATTERNS = frozenset(
         " ",
     }
 )
-"""Patterns of gpt2, cl100k (llama 3), qwen2 and 3.5, o200k, tekken, deepseek, falcon, bloom and what they combine."""
+"""Accepted patterns: those of gpt2, cl100k (llama 3), qwen2 and 3.5, o200k, tekken, deepseek, falcon and bloom."""
 
 
 RANDOM = {"dropout": "BPE dropout", "alpha": "Unigram sampling", "nbest_size": "Unigram sampling"}
-"""Attributes of a model that let it give other tokens for the same text each time, and their names for a person."""
+"""Attributes of a model that make its tokens random, with their names for a person."""
 
 
 def open_tokenizer(raw: bytes) -> Tokenizer:
-    """Open a tokenizer.json such that each text has its own tokens, always the same and all of them. Raises ValueError,
-    and ModelError where `check_tokenizer` does.
+    """Open a tokenizer.json so that a text always has the same tokens, and all of them. Raises ValueError, and
+    ModelError as `check_tokenizer`.
 
-    Whatever the file says, dropout and sampling are off, and so are truncation, padding and templates, which may repeat
-    a text. A byte order mark is skipped."""
+    Whatever the file says, dropout and sampling are disabled, and so are truncation, padding and templates, which may
+    repeat a text. A byte order mark is skipped."""
     check_tokenizer(raw)
-    from tokenizers import Tokenizer  # only now: most runs need no such library
+    from tokenizers import Tokenizer  # imported late, because most runs do not need this library
 
     tokenizer = Tokenizer.from_buffer(raw.removeprefix(codecs.BOM_UTF8))
     for attribute in RANDOM:
@@ -134,26 +135,26 @@ def open_tokenizer(raw: bytes) -> Tokenizer:
 
 
 def randomness(raw: bytes) -> list[str]:
-    """Return what is random in a tokenizer.json that the library can open, for a person."""
+    """Return the sources of randomness in a tokenizer.json, for a person. The library must be able to open it."""
     model = json.loads(raw)["model"]
     return sorted({f"{name} {model[key]}" for key, name in RANDOM.items() if model.get(key)})
 
 
 @dataclass(frozen=True, slots=True)
 class TokenNames:
-    """The names of a tokenizer's tokens by id. `special`: ids of those that no text contains."""
+    """The names of a tokenizer's tokens by id. `special`: ids of tokens that no text contains."""
 
     names: Mapping[int, str]
     special: frozenset[int]
 
     def first(self, usual: Iterable[str]) -> int | None:
-        """Return the special token with the first of these names that the tokenizer has. None: it has none of them."""
+        """Return the id of the special token with the first of these names that exists. None: none exists."""
         ids = {self.names[token]: token for token in self.special}
         return next((ids[name] for name in usual if name in ids), None)
 
 
 def token_names(raw: bytes) -> TokenNames:
-    """Read the names of all tokens, without the tokenizers library. Raises ModelError."""
+    """Read the names of all tokens without the tokenizers library. Raises ModelError."""
     table = _table(raw)
     vocabulary, added = table["model"].get("vocab"), table.get("added_tokens") or []
     try:
@@ -182,8 +183,8 @@ def _table(raw: bytes) -> dict[str, Any]:
 
 
 def check_tokenizer(raw: bytes) -> float:
-    """Raise ModelError, which names the part, when a tokenizer.json holds what is not taken from strangers. Return how
-    many characters its parts make of one of a text, at most."""
+    """Raise ModelError, which names the part, when a tokenizer.json has something that is not accepted. Return the most
+    characters that its parts make of one character of a text."""
     table = _table(raw)
     growth = {name: _growth_of_all(table, name, kinds) for name, kinds in PARTS.items()}
     made = growth["normalizer"] * growth["pre_tokenizer"]
@@ -201,13 +202,13 @@ def check_tokenizer(raw: bytes) -> float:
 
 
 def check_count(ids: int, nbytes: int) -> None:
-    """Raise ModelError when a text of so many bytes has far too many tokens."""
+    """Raise ModelError when `ids` tokens are far too many for a text of `nbytes` bytes."""
     if ids > MOST_IDS_A_BYTE * nbytes + LONGEST_CONTENT * MOST_PARTS:
         raise _refused(f"gives {ids:,} tokens for a text of {nbytes:,} bytes")
 
 
 def _growth_of_all(table: Mapping[str, Any], name: str, kinds: str) -> float:
-    """Check the parts of one kind; return how many characters they make of one together, at most."""
+    """Check the parts of one kind, and return the most characters that they make together of one."""
     growth = 1.0
     for count, part in enumerate(_parts(table.get(name), name, 0), 1):
         _check(name, part, kinds)
@@ -222,8 +223,8 @@ def _is_name(text: object) -> bool:
 
 
 def _check_model(model: Mapping[str, Any]) -> None:
-    """Check the names that a model gives to pieces of a text. A name is as long as its piece, except that of the
-    unknown token, and except where two names have one number."""
+    """Check the token names of a model. A name is as long as its piece of text, except for the unknown token and for
+    two names with one id, so those are bounded or refused."""
     limits = {"unk_token": LONGEST_UNKNOWN}
     limits |= dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), LONGEST_CONTENT)
     for key, most in limits.items():
@@ -246,7 +247,7 @@ def _check_model(model: Mapping[str, Any]) -> None:
 
 
 def _parts(part: Any, name: str, depth: int) -> Iterator[dict[str, Any]]:
-    """Yield a part, and the parts that it is a sequence of."""
+    """Yield a part, and recursively the parts of a Sequence."""
     if part is None:
         return
     if not isinstance(part, dict) or depth > DEEPEST:
@@ -273,7 +274,7 @@ def _check(name: str, part: dict[str, Any], kinds: str) -> None:
 
 
 def _growth(name: str, part: dict[str, Any]) -> float:
-    """Return how many characters a part makes of one, at most. Raises ModelError."""
+    """Return the most characters that a part makes of one. Raises ModelError."""
     kind = part.get("type")
     for key in (
         "content",
@@ -288,7 +289,7 @@ def _growth(name: str, part: dict[str, Any]) -> float:
         text = part.get(key)
         if text is not None and not (isinstance(text, str) and len(text) <= LONGEST_CONTENT):
             raise _refused(f"has a {name} with a {key} of more than {LONGEST_CONTENT} characters")
-        if text == "" and name == "decoder" and kind != "Replace":  # the library finds it between all characters
+        if text == "" and name == "decoder" and kind != "Replace":  # an empty text matches between all characters
             raise _refused(f"has a decoder with an empty {key}")
     if kind == "Prepend":
         return 1.0 + len(part.get("prepend") or "")
@@ -299,7 +300,7 @@ def _growth(name: str, part: dict[str, Any]) -> float:
             raise _refused(f"has a {name} that replaces nothing by something")
         case {"String": str(text)}:
             return len(part.get("content") or "") / len(text)
-    return float(len(part.get("content") or ""))  # a pattern may match one character
+    return float(len(part.get("content") or ""))  # a pattern may match a single character
 
 
 def _refused(what: str) -> ModelError:

@@ -1,4 +1,5 @@
-"""The files that keep statements, one a line: those of a run's folder, and the operator's own beside the manifest."""
+"""The files of statements, one statement per line: those in a run's folder, and the operator's own beside the
+manifest."""
 
 from __future__ import annotations
 
@@ -16,29 +17,30 @@ from peer.run.statements.statement import Statement, open_line
 MAX_FILE = MAX_COUNT * (2 * AMENDMENT.max_bytes + 256)
 """Bytes of the longest file."""
 FORMER_START = "run_start"
-"""File of a run's folder in which earlier versions kept the start. It counts until a statement says otherwise."""
+"""File in a run's folder in which earlier versions stored the start. It is used until a statement gives one."""
 
 
 def beside(manifest: Path, family: Family) -> Path:
-    """Return the path of the operator's own file: `run.toml` to `run.amendments` or `run.delegations`."""
+    """Return the path of the operator's own file: `run.amendments` or `run.delegations` for `run.toml`."""
     return manifest.with_suffix(family.beside)
 
 
 def lines_of(statements: Iterable[Statement[Document]]) -> bytes:
-    """Encode a file."""
+    """Encode statements as the content of a file."""
     return b"".join(statement.line + b"\n" for statement in statements)
 
 
 def write_statements(path: Path, statements: Iterable[Statement[Document]]) -> None:
-    """Write the file completely or not at all. Raises HomeUnusable."""
+    """Write a file of statements completely or not at all. Raises HomeUnusable."""
     write_whole(path, lines_of(statements))
 
 
 def load(path: Path, log: StatementLog) -> list[Statement[Document]]:
-    """Add the statements of a file to the log, and return the new ones. A missing file holds none. Papers that a later
-    delegation took back are passed over: earlier versions kept them.
+    """Add the statements of a file to the log, and return the new ones. A missing file counts as empty. Papers that a
+    later delegation revoked are skipped, because earlier versions stored them.
 
-    Raises ManifestError, naming the line, when one does not check. Those before it are added."""
+    Raises ManifestError, which names the line, for a statement that is invalid. Those on the lines before it are
+    added."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE + 1)
@@ -65,19 +67,19 @@ def load(path: Path, log: StatementLog) -> list[Statement[Document]]:
 
 
 def load_kept(folder: Path, log: StatementLog) -> None:
-    """Add what a run's folder keeps. Raises ManifestError for the first file that does not check."""
+    """Add the statements stored in a run's folder. Raises ManifestError for the first invalid file."""
     for family in FAMILIES:
         load(folder / family.kept, log)
 
 
 def known_start(log: StatementLog, folder: Path | None) -> float:
-    """Return when round 0 began, seconds since the epoch; 0: nothing that is signed says. `folder`: the run's, in the
-    home."""
+    """Return the start of round 0, seconds since the epoch. 0: no signed source gives it. `folder`: the run's folder in
+    the home."""
     return log.manifest_start or log.start_time or former_start(folder)
 
 
 def former_start(folder: Path | None) -> float:
-    """Return the start that an earlier version kept in a run's folder; 0: it kept none."""
+    """Return the start that an earlier version stored in a run's folder. 0: it stored none."""
     if folder is None:
         return 0.0
     try:
@@ -87,6 +89,6 @@ def former_start(folder: Path | None) -> float:
 
 
 def discard_former_start(folder: Path) -> None:
-    """Remove what an earlier version kept, now that a statement says when the run began."""
+    """Remove the start that an earlier version stored, since a statement gives it now."""
     with contextlib.suppress(OSError):  # a statement outranks it anyway
         (folder / FORMER_START).unlink(missing_ok=True)

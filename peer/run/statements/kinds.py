@@ -1,5 +1,5 @@
-"""The kinds of signed statements. A kind is one class: its fields and their checks, who may sign it, which of several
-is held, and its sentence."""
+"""The kinds of signed statements. Each is a class with its fields and their checks, who may sign it, which of several
+is held, and its sentence for people."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from peer.protocol.messages import LATEST, MAX_ROUND, PeerId
 from peer.protocol.policy.amendments import Amendment, Change, describe
 
 MAX_COUNT = 1024
-"""Amendments of a run."""
+"""Largest number of amendments of a run."""
 MAX_REASON = 300
 """Characters of the longest reason."""
 BEFORE_ISSUE_S = 86_400
-"""A node may sign a start at most so long before the delegation that the start carries: two clocks differ."""
+"""Seconds by which a start may precede the delegation that it carries, since the clocks of operator and node differ."""
 
 Duty = Literal["start", "digests", "invitations"]
+"""What an operator may delegate to a node. Amendments cannot be delegated."""
 DUTIES: tuple[Duty, ...] = ("start", "digests", "invitations")
-"""What an operator may delegate. Amendments are not among it."""
+"""All duties."""
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The kinds that are encoded, signed, refused and kept alike: amendments, or papers."""
+    """Kinds that share encoding, signature domain, error codes and files: amendments, or papers."""
 
     name: str
-    """Key of the document in a line of a file."""
+    """Key of the document in a line."""
     domain: bytes
-    """The domain of signatures."""
+    """Signature domain."""
     max_bytes: int
     """Bytes of the largest document."""
     max_line: int
@@ -44,16 +45,16 @@ class Family:
     other_run_code: Code
     unsigned_code: Code
     kept: str
-    """File of a run's folder that keeps them."""
+    """File in a run's folder that stores the statements."""
     beside: str
-    """Suffix of the operator's own file, which lies beside the manifest."""
+    """Suffix of the operator's own file beside the manifest."""
 
 
 AMENDMENT = Family(
     name="amendment",
     domain=b"peer amendment v1",
     max_bytes=4096,
-    max_line=6 * 4096 + 256,  # JSON in a JSON string: a byte takes six at most
+    max_line=6 * 4096 + 256,  # the document is a JSON string, in which a byte takes up to six
     garbled_code=Code.AMENDMENT,
     other_run_code=Code.AMENDMENT_RUN,
     unsigned_code=Code.AMENDMENT_SIGNATURE,
@@ -75,13 +76,13 @@ FAMILIES = (AMENDMENT, PAPER)
 
 
 class Document(BaseModel):
-    """The base of all kinds."""
+    """Base of all kinds of statements."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
     family: ClassVar[Family]
     duty: ClassVar[Duty | None] = None
-    """What a delegation has to name so that its node may sign this kind; None: the operator alone signs it."""
+    """Duty that a delegation must name so that its node may sign this kind. None: only the operator signs it."""
 
     format: Literal[1] = 1
     run: Hash
@@ -91,19 +92,19 @@ class Document(BaseModel):
         return operator
 
     def sentence(self) -> str:
-        """Describe it for a person."""
+        """Describe the statement for a person."""
         raise NotImplementedError
 
 
 class AmendmentDocument(Document):
-    """A change of the run under way, and its place in the chain."""
+    """A change of the live run, and its position in the chain of amendments."""
 
     family = AMENDMENT
 
-    format: Literal[1]  # no default: earlier versions refuse one without it
+    format: Literal[1]  # no default: earlier versions require the key
     number: int = Field(ge=1, le=MAX_COUNT)
     previous: Hash
-    """Digest of the amendment before it, or the run id."""
+    """Digest of the preceding amendment, or the run id for the first one."""
     round: int = Field(ge=0, le=2**53)
     change: Change
     reason: str = Field(default="", max_length=MAX_REASON)
@@ -126,7 +127,7 @@ class AmendmentDocument(Document):
         return self
 
     def amendment(self) -> Amendment:
-        """Return what the policy of a round is computed from."""
+        """Return the amendment from which the policy of a round is computed."""
         return Amendment(
             self.number,
             self.round,
@@ -144,15 +145,16 @@ class AmendmentDocument(Document):
 
 
 class PaperDocument(Document):
-    """The base of the papers. `most` of a kind are held, and of those with one `place` the one of the least rank."""
+    """Base of the papers. At most `most` papers of a kind are held, and for each `place` only the one of the lowest
+    rank."""
 
     family = PAPER
     most: ClassVar[int]
     final: ClassVar[bool] = False
-    """Whether one of the operator's own key leaves no place for those of nodes."""
+    """Whether a paper of the operator's own key displaces all papers of nodes."""
 
     by: str = Field(max_length=64)
-    """Peer id of the key that signs."""
+    """Peer id of the signing key."""
     kind: str
 
     @field_validator("by")
@@ -166,21 +168,22 @@ class PaperDocument(Document):
 
     @property
     def place(self) -> Hashable:
-        """The place that it takes."""
+        """The place that this paper occupies. Of two papers with the same place the one of lower rank is held."""
         return self.by
 
     def rank(self, operator: str, tie: int) -> tuple[float, ...]:
-        """Return its rank, of which the least is the best. `tie`: differs between any two statements."""
+        """Return the rank. The lowest is the best. `tie`: differs between any two statements."""
         raise NotImplementedError
 
     def exceeds(self, delegation: DelegationDocument) -> str:
-        """Return why a delegation does not let its node sign this, as a sentence. Empty: it does."""
+        """Return why a delegation does not allow its node to sign this paper, as a sentence. Empty: it does."""
         return "" if self.duty in delegation.may else f"{self.by} may not sign: {self.duty}"
 
 
 class DelegationDocument(PaperDocument):
-    """The operator's word on what a node may sign. A later one for the same node replaces it, also for what the node
-    signed before. Those that take everything back stay, too, so that an earlier one does not count again."""
+    """The operator's list of what a node may sign. A later one for the same node replaces it, also for what the node
+    signed before. Delegations that revoke everything are held as well, so that an earlier one does not become valid
+    again."""
 
     most = 16
 
@@ -190,7 +193,7 @@ class DelegationDocument(PaperDocument):
     may: list[Duty] = Field(max_length=len(DUTIES))
     issued: int = Field(ge=0, le=LATEST)
     expires: int = Field(default=0, ge=0, le=LATEST)
-    """Seconds since the epoch; 0: never."""
+    """Seconds since the epoch. 0: never."""
 
     @field_validator("node")
     @classmethod
@@ -214,7 +217,8 @@ class DelegationDocument(PaperDocument):
 
 
 class StartDocument(PaperDocument):
-    """When round 0 begins. The operator's own is final. Without it the earliest of the nodes' starts holds."""
+    """The start of round 0. One by the operator's own key is final. Otherwise the earliest of the nodes' starts
+    holds."""
 
     duty = "start"
     most = 4
@@ -228,7 +232,8 @@ class StartDocument(PaperDocument):
         return self.by != operator, self.start, tie
 
     def exceeds(self, delegation: DelegationDocument) -> str:
-        """A start does not expire, so its own time counts."""
+        """As in the base class. A start itself does not expire, so its time is compared with the delegation's
+        expiry."""
         late = delegation.expires and self.start >= delegation.expires
         return super().exceeds(delegation) or (f"{self.by} may not sign a start of {self.start:.0f}" if late else "")
 
@@ -237,8 +242,8 @@ class StartDocument(PaperDocument):
 
 
 class DigestDocument(PaperDocument):
-    """What the state of all peers was in a round: BLAKE3 as `peer.state.snapshot.digest_of_state` makes it. In pairs
-    all have the same state in round 0 alone. Those of the newest rounds are held."""
+    """The digest of the state that all peers had in a round: BLAKE3, computed by `peer.state.snapshot.digest_of_state`.
+    In pairs all peers have the same state in round 0 only. The digests of the newest rounds are held."""
 
     duty = "digests"
     most = 4
@@ -259,11 +264,12 @@ class DigestDocument(PaperDocument):
 
 
 Paper = DelegationDocument | StartDocument | DigestDocument
-"""In the order in which they are kept and handed on: a delegation comes before what its node signed."""
+"""All kinds of papers, in the order in which they are stored and handed on: a delegation precedes what its node
+signed."""
 PAPERS: tuple[type[PaperDocument], ...] = get_args(Paper)
 MAX_PAPERS = sum(kind.most for kind in PAPERS)
 DOCUMENTS: dict[Family, TypeAdapter[Any]] = {
     AMENDMENT: TypeAdapter(AmendmentDocument),
     PAPER: TypeAdapter(Annotated[Paper, Field(discriminator="kind")]),
 }
-"""What reads the documents of a family."""
+"""Parsers of the documents of each family."""

@@ -1,9 +1,9 @@
 """The statements of one run that a peer holds, and what follows from them.
 
-A paper of a node counts as long as the newest delegation of that node lets it sign such a paper, whatever delegation
-the paper carries. So a delegation that takes something back also removes the papers that were signed before, whether
-they came before the delegation or come afterwards. Whatever order papers come in, who holds the same papers rules the
-same. Of two amendments under one number the first to arrive holds."""
+A paper that a node signed is valid as long as the newest delegation of that node allows such a paper, whatever
+delegation the paper carries. A delegation that revokes a duty therefore also invalidates papers that were signed before
+it, whether they arrive before or after it. The result does not depend on the order of arrival: peers that hold the same
+papers reach the same policy. Of two amendments with one number the first to arrive holds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ P = TypeVar("P", bound=PaperDocument)
 
 
 class StatementLog:
-    """One run's statements."""
+    """The statements of one run: adds them in any order, and answers which hold."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class StatementLog:
         rounds: int = MAX_ROUND,
         furthest: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`operator`: peer id of the key that the manifest names. `begins`: when round 0 begins by the manifest,
-        seconds since the epoch; 0: it does not say. `wants_start`: the run begins when a signed start says so.
-        `in_steps`: rounds are counted in inner steps. `rounds`: how many the run has; an amendment of a later one never
-        holds. `furthest`: returns the furthest round that anybody can be in now; None: that is not known. A digest of a
-        later round is not taken, and whoever has it offers it again."""
+        """`operator`: peer id of the key that the manifest names. `manifest_start`: start of round 0 by the manifest,
+        seconds since the epoch. 0: it gives none. `wants_start`: whether the run begins by a signed start. `in_steps`:
+        whether rounds are counted in inner steps. `rounds`: number of rounds. An amendment of a later round never takes
+        effect. `furthest`: returns the latest round that any peer can be in now. None: not known. A digest of a later
+        round is refused, and can be offered again."""
         self.run_id = run_id
         self.operator = PeerId(operator)
         self.manifest_start = manifest_start
@@ -63,24 +63,25 @@ class StatementLog:
         self._last = rounds - 1
         self._furthest = furthest
         self.new_count = 0
-        """Statements that were new, since this object was made."""
+        """Number of statements added since this object was created."""
         self.new: list[Statement[Document]] = []
-        """Those that came on their own, not as the delegation of another one. The reader may clear it."""
+        """Statements that arrived by themselves, not as the delegation of another one. The reader may clear it."""
         self.dropped: list[Statement[PaperDocument]] = []
-        """Papers that counted until a newer delegation of their signer came. The reader may clear it."""
+        """Papers that a newer delegation of their signer revoked. The reader may clear it."""
         self.chain: list[Statement[AmendmentDocument]] = []
         self.amendments: list[Amendment] = []
-        """What those in `chain` change."""
+        """The changes of the amendments in `chain`."""
         self._held: dict[type[PaperDocument], dict[Hashable, Statement[PaperDocument]]] = {kind: {} for kind in PAPERS}
         """Papers, by kind and place."""
         self._cached_policy: tuple[int, int, RunPolicy] = (-1, -1, RunPolicy())
 
     @classmethod
     def of(cls, run_id: RunId, manifest: Manifest, now: Callable[[], float]) -> StatementLog:
-        """Make the empty log of a run, which takes no digest of a round that cannot have been reached. `now`: run time.
+        """Create the empty log of a run, which refuses digests of rounds that cannot have been reached. `now`: returns
+        the run time.
 
         No round is past the manifest's last one. With a clock in seconds none is past the next one, and none past round
-        0 while nothing that is signed says when the run began."""
+        0 while no signed start is known."""
         method = resolve(manifest.sync)
 
         def furthest() -> int:
@@ -101,13 +102,13 @@ class StatementLog:
         return log
 
     def __iter__(self) -> Iterator[Statement[Document]]:
-        """Return all: delegations, then what was signed by them, then the amendments."""
+        """Yield all statements: delegations, then the papers that they allow, then the amendments."""
         yield from self.papers
         yield from self.chain
 
     @property
     def papers(self) -> list[Statement[PaperDocument]]:
-        """The papers held, delegations first, and of each kind the best rank first."""
+        """The papers held, delegations first, and within a kind the best rank first."""
         return [paper for kind in PAPERS for paper in self._of(kind)]
 
     def _of(self, kind: type[P]) -> list[Statement[P]]:
@@ -116,55 +117,56 @@ class StatementLog:
     def _rank(self, paper: Statement[PaperDocument]) -> tuple[float, ...]:
         return paper.document.rank(self.operator, int.from_bytes(paper.digest))
 
-    # -- what the amendments say -------------------------------------------------------------------------------------
+    # -- policy, from the amendments -----------------------------------------------------------------------------------
 
     @property
     def head(self) -> bytes:
-        """Digest of the last amendment, or the run id: what the next one has to name."""
+        """Digest of the last amendment, or the run id if there is none. The next amendment has to name it."""
         return self.chain[-1].digest if self.chain else bytes(self.run_id)
 
     def policy(self, round_: int) -> RunPolicy:
-        """Return what holds in this round, by the amendments known here. The operator's own key is never kept out: no
-        peer would hear of the next amendment. Asked at every call of another peer: the last answer is kept."""
+        """Return the policy of a round by the amendments known here. The operator's own key is never banned, because
+        peers would receive no further amendment. The last result is cached, as every call of another peer needs it."""
         known = len(self.amendments)
         if self._cached_policy[:2] != (round_, known):
             now = policy_at(self.amendments, min(round_, self._last), in_steps=self._in_steps)
             self._cached_policy = round_, known, now.without(self.operator)
         return self._cached_policy[2]
 
-    # -- what the papers say -----------------------------------------------------------------------------------------
+    # -- start, digests and delegations, from the papers ---------------------------------------------------------------
 
     @property
     def start(self) -> Statement[StartDocument] | None:
-        """The signed start that holds."""
+        """The signed start that holds. None: there is none."""
         return next(iter(self._of(StartDocument)), None)
 
     @property
     def start_time(self) -> float:
-        """When round 0 begins by the signed start, seconds since the epoch; 0: there is none."""
+        """Start of round 0 by the signed start, seconds since the epoch. 0: there is none."""
         return 0.0 if (held := self.start) is None else held.document.start
 
     def awaited_start(self) -> float:
-        """Return `start_time`, or 0 in a run that begins otherwise."""
+        """Return `start_time`, or 0 in a run that does not begin by a signed start."""
         return self.start_time if self.wants_start else 0.0
 
     @property
     def awaits_start(self) -> bool:
-        """Whether the run begins when a signed start says so, and none is held."""
+        """Whether the run begins by a signed start and none is held yet."""
         return self.wants_start and self.start is None
 
     @property
     def start_is_final(self) -> bool:
-        """Whether the operator's own key signed the start."""
+        """Whether the operator's own key signed the start that holds."""
         return (held := self.start) is not None and held.document.by == self.operator
 
     def digests(self, now: float) -> list[DigestDocument]:
-        """Return the digests of the run's state, the newest round first, whose signers may sign some still."""
+        """Return the digests of the run's state, newest round first, whose signers may still sign digests. `now`:
+        seconds since the epoch."""
         held = [paper.document for paper in self._of(DigestDocument)]
         return [document for document in held if self.may(document.by, "digests", now) and self._reached(document)]
 
     def newest_delegation(self, node: str) -> DelegationDocument | None:
-        """Return the operator's latest word on what a node may sign. None: there is none."""
+        """Return the operator's latest delegation to a node. None: there is none."""
         held = self._delegation(node)
         return None if held is None else held.document
 
@@ -172,12 +174,13 @@ class StatementLog:
         return cast("Statement[DelegationDocument] | None", self._held[DelegationDocument].get(node))
 
     def delegation_of(self, node: str, duty: Duty, now: float) -> Statement[DelegationDocument] | None:
-        """Return what lets a node do this now. None: it may not. `now`: seconds since the epoch."""
+        """Return the delegation that allows a node this duty now. None: the node may not. `now`: seconds since the
+        epoch."""
         held = self._delegation(node)
         return held if held is not None and duty in held.document.may and held.document.holds(now) else None
 
     def may(self, key: str, duty: Duty, now: float) -> bool:
-        """Return whether a key may sign this now: the operator's, or a delegated one."""
+        """Return whether a key may sign this now: the operator's key, or a delegated one."""
         return key == self.operator or self.delegation_of(key, duty, now) is not None
 
     def signers(self, duty: Duty, now: float) -> list[str]:
@@ -186,45 +189,45 @@ class StatementLog:
 
     @property
     def named(self) -> list[PeerId]:
-        """The nodes of which a delegation is held, those included from which everything was taken back."""
+        """The nodes for which a delegation is held, including those that lost all duties."""
         return sorted(PeerId(paper.document.node) for paper in self._of(DelegationDocument))
 
     def nodes(self, now: float, named: Iterable[PeerId] = ()) -> frozenset[PeerId]:
-        """Return the nodes that the operator trusts with something now, and those `named` elsewhere, as by a ticket.
-        A node from which the operator took everything back is not among them, whoever names it."""
+        """Return the operator's nodes: those with a valid delegation, and those in `named`, as from a ticket. A node
+        that lost all duties is left out even if it is named."""
         said = {PeerId(one.document.node): one.document for one in self._of(DelegationDocument)}
         trusted = {node for node, one in said.items() if one.may and one.holds(now)}
         return frozenset(trusted | {node for node in named if node not in said or said[node].may})
 
-    # -- taking one --------------------------------------------------------------------------------------------------
+    # -- adding --------------------------------------------------------------------------------------------------------
 
     def open(self, line: bytes) -> Statement[Document]:
-        """Read a statement and check whether it counts here. Raises BadPayload as `open_line` and `ensure_counts`."""
+        """Parse a statement and check that it counts here. Raises BadPayload as `open_line` and `ensure_counts`."""
         statement = open_line(line, self.run_id, self.operator)
         self.ensure_counts(statement)
         return statement
 
     def open_amendment(self, raw: bytes, signature: bytes) -> Statement[AmendmentDocument]:
-        """As `open`, of an amendment in two parts."""
+        """As `open`, for an amendment given as document and signature."""
         statement = open_document(AMENDMENT, raw, signature, self.run_id, self.operator)
         self.ensure_counts(statement)
         return statement
 
     def ensure_counts(self, statement: Statement[Document]) -> None:
-        """Raise BadPayload for a statement that does not count by what is held here.
+        """Raise BadPayload for a statement that is not valid given what is held here.
 
-        `amendment_fork`: the operator signed another one under a number held here. `amendment_order`: a gap, or another
-        predecessor. `paper_delegation`: the newest delegation does not allow it. `paper_round`: nobody can have reached
-        that round."""
+        `amendment_fork`: another amendment of this number is held. `amendment_order`: the number leaves a gap, or the
+        predecessor differs. `paper_delegation`: the newest delegation does not allow it. `paper_round`: the round
+        cannot have been reached yet."""
         if (why := self._refusal(statement)) is not None:
             raise BadPayload(*why)
 
     def add(self, statement: Statement[Document]) -> bool:
-        """Take a statement that was opened, and the delegation that it carries. Return whether it is new and counts.
-        Papers that the delegation takes back are removed.
+        """Add an opened statement, and the delegation that it carries. Return whether it is new and valid. Papers that
+        the delegation revokes are removed.
 
-        An amendment may take effect before those in front of it, so that none of them can bind the operator for ever.
-        Earlier versions refuse such a one, and all that follow on it."""
+        An amendment may take effect in an earlier round than its predecessors, because otherwise one with a far round
+        would bind the operator for ever. Earlier versions refuse such an amendment and all that follow it."""
         if statement.delegation is not None:
             self.new_count += self._hold(statement.delegation)
         if self._refusal(statement) is not None:
@@ -239,7 +242,7 @@ class StatementLog:
         return new
 
     def disputes(self, statement: Statement[Document]) -> str:
-        """Return what a person should know of a second start beside the one held. Empty: nothing."""
+        """Return a sentence about a second start that differs from the one held. Empty: it does not."""
         held, other = self.start, statement.document
         if held is None or not isinstance(other, StartDocument) or held.document.start == other.start:
             return ""
@@ -248,7 +251,7 @@ class StatementLog:
         return f"two signed starts of the run, {ours:.1f} and {other.start:.1f}: the start {holds:.1f} holds"
 
     def _refusal(self, statement: Statement[Document]) -> tuple[Code, str] | None:
-        """Return why a statement does not count by what is held here: a code and a sentence. None: it does."""
+        """Return why a statement is not valid given what is held here: code and sentence. None: it is valid."""
         match statement.document:
             case AmendmentDocument() as document:
                 return self._out_of_order(document, statement.raw)
@@ -282,8 +285,8 @@ class StatementLog:
         return True
 
     def _newest(self, node: str, carried: Statement[DelegationDocument] | None) -> DelegationDocument | None:
-        """Return the newest delegation of a node: the one held, or the one that a paper carries. None: neither would
-        have a place here."""
+        """Return the newest delegation of a node: the one held or the one carried by a paper. None: neither would get a
+        place here."""
         held = self._delegation(node)
         if held is not None:
             return held.document if carried is None else min(held, carried, key=self._rank).document
@@ -298,7 +301,8 @@ class StatementLog:
         return most is None or document.round <= most
 
     def _hold(self, paper: Statement[PaperDocument]) -> bool:
-        """Give a paper its place, if it has the better rank. Return whether it has a place now that is new."""
+        """Put a paper into its place if its rank is better than that of the paper there. Return whether it is held and
+        new."""
         document, kind = paper.document, type(paper.document)
         held, place, own = self._held[kind], document.place, document.by == self.operator
         if kind.final and not own and any(other.document.by == self.operator for other in held.values()):
@@ -315,7 +319,7 @@ class StatementLog:
         return held.get(place) is paper
 
     def _surplus(self, held: Collection[Statement[PaperDocument]]) -> Statement[PaperDocument]:
-        """Return the worst of the signers that have most, so that none of them fills all places."""
+        """Return the worst paper of the signer with the most papers, so that no signer can fill all places."""
         signed = Counter(paper.document.by for paper in held)
         return max((one for one in held if signed[one.document.by] == max(signed.values())), key=self._rank)
 
@@ -329,30 +333,30 @@ class StatementLog:
                 if said is None or document.exceeds(said):
                     self.dropped.append(held.pop(place))
 
-    # -- handing on --------------------------------------------------------------------------------------------------
+    # -- exchange with other peers -------------------------------------------------------------------------------------
 
     def amendments_after(self, count: int, head: bytes) -> list[Statement[AmendmentDocument]]:
-        """Return the amendments that a peer with `count` of them lacks. `head`: the digest of its last one. A peer with
-        another one under that number gets ours of that number too: so it sees that the operator signed two."""
+        """Return the amendments that a peer lacks that holds `count` of them. `head`: digest of its last one. If ours
+        of that number differs, it is included, so that the peer detects that the operator signed two."""
         if not 0 < count <= len(self.chain):
             return self.chain[count:]
         same = self.chain[count - 1].digest == head
         return self.chain[count:] if same else self.chain[count - 1 :]
 
     def paper_digests(self) -> list[bytes]:
-        """Return the digests of all papers here: what a peer shows that asks for others."""
+        """Return the digests of all papers held, which a request for further papers lists."""
         return [paper.digest for paper in self.papers]
 
     def papers_beyond(self, held: Collection[bytes]) -> list[bytes]:
-        """Return the papers, as lines, that a peer lacks that holds these."""
+        """Return the lines of the papers that are not in `held`."""
         return [paper.line for paper in self.papers if paper.digest not in held]
 
-    # -- signing -----------------------------------------------------------------------------------------------------
+    # -- signing -------------------------------------------------------------------------------------------------------
 
     def amend(
         self, operator: Identity, round_: int, change: Change, reason: str, **fields: Any
     ) -> Statement[AmendmentDocument]:
-        """Write, sign and add the next amendment. Raises BadPayload when it does not check."""
+        """Create, sign and add the next amendment. Raises BadPayload when it is invalid."""
         document = {
             "format": 1,
             "run": self.run_id.hex(),
@@ -369,12 +373,13 @@ class StatementLog:
         return statement
 
     def sign_start(self, key: Identity, start: float, now: float) -> Statement[Document]:
-        """Sign when round 0 begins; the caller's key may do so. Raises BadPayload `paper_delegation` if not."""
+        """Sign the start of round 0 with this key. Raises BadPayload `paper_delegation` when the key may not sign
+        it."""
         return self._signed(StartDocument(run=self.run_id.hex(), by=key.peer_id, start=start), key, now)
 
     def sign_digest(self, key: Identity, round_: int, digest: bytes, now: float) -> Statement[Document]:
-        """Sign what the run's state was in a round; the caller's key may do so. Raises BadPayload `paper_delegation` if
-        not."""
+        """Sign the digest of the run's state in a round with this key. Raises BadPayload `paper_delegation` when the
+        key may not sign it."""
         document = DigestDocument(run=self.run_id.hex(), by=key.peer_id, round=round_, digest=digest.hex())
         return self._signed(document, key, now)
 
@@ -385,5 +390,5 @@ class StatementLog:
 
 
 def wants_start(manifest: Manifest) -> bool:
-    """Return whether the run begins when a signed start says so."""
+    """Return whether the run begins by a signed start."""
     return manifest.sync.clock == "seconds" and not manifest.start

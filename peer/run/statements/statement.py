@@ -1,7 +1,7 @@
-"""One signed statement: how it is signed, and how one from outside is opened.
+"""One signed statement: signing, and parsing with verification.
 
-The exact bytes count, as with the manifest: no peer encodes a document again. One line of text holds a whole statement,
-in files and, for papers, on the wire: the document, its signature, and the delegation of a signer who is not the
+The exact bytes are signed, as with the manifest, so no peer encodes a document a second time. In files, and on the wire
+for papers, a statement is one line of text: the document, its signature, and the delegation of a signer who is not the
 operator."""
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ D_co = TypeVar("D_co", bound=Document, covariant=True)
 
 @dataclass(frozen=True)
 class Statement(Generic[D_co]):
-    """A document and its signature, both checked."""
+    """A document with its signature, both verified."""
 
     document: D_co
     raw: bytes
     signature: bytes
     delegation: Statement[DelegationDocument] | None = None
-    """What let its signer sign it, for a peer that does not hold that yet; None: the operator signed."""
+    """The delegation that allowed the signer, for peers that do not hold it yet. None: the operator signed."""
 
     @property
     def family(self) -> Family:
@@ -51,12 +51,12 @@ class Statement(Generic[D_co]):
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256: of an amendment's document, which the next one names; of a paper's line."""
+        """SHA-256 digest. Of an amendment: of its document, which its successor names. Of a paper: of its line."""
         return hashlib.sha256(self.raw if self.family is AMENDMENT else self.line).digest()
 
     @cached_property
     def line(self) -> bytes:
-        """One line, without its end."""
+        """The statement as one line, without the line end."""
         return json.dumps(self._entry()).encode()
 
     def _entry(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Statement(Generic[D_co]):
 
 
 def sign(document: D, key: Identity, delegation: Statement[DelegationDocument] | None = None) -> Statement[D]:
-    """Sign a document. `delegation`: of a node that signs for the operator."""
+    """Sign a document. `delegation`: that of a node that signs for the operator."""
     assert document.signer(key.peer_id) == key.peer_id, "a key signs for itself alone"
     raw = document.model_dump_json().encode()
     return Statement(document, raw, key.sign(document.family.domain, raw), delegation)
@@ -74,7 +74,7 @@ def sign(document: D, key: Identity, delegation: Statement[DelegationDocument] |
 def delegate(
     operator: Identity, run_id: RunId, node: str, may: list[Duty], issued: int, expires: int = 0
 ) -> Statement[DelegationDocument]:
-    """Sign a delegation. Raises ValueError for a node that is no peer id."""
+    """Sign a delegation with the operator's key. Raises ValueError for an invalid peer id of the node."""
     document = DelegationDocument(
         run=run_id.hex(), by=operator.peer_id, node=PeerId(node), may=may, issued=issued, expires=expires
     )
@@ -82,10 +82,10 @@ def delegate(
 
 
 def open_line(line: bytes, run_id: RunId, operator: str) -> Statement[Document]:
-    """Read and check a statement of this run. `operator`: peer id of the key that the manifest names.
+    """Parse and verify a statement of this run. `operator`: peer id of the key that the manifest names.
 
-    Raises BadPayload: `paper` or `amendment` (garbled, or of a kind that this program does not know), `…_run`,
-    `…_signature`, `paper_delegation` (the operator did not let its signer sign it)."""
+    Raises BadPayload: `paper` or `amendment` (cannot be read, or of an unknown kind), `…_run`, `…_signature`,
+    `paper_delegation` (the signer has no delegation for it)."""
     try:
         entry = json.loads(line[: AMENDMENT.max_line + 1])
         family = AMENDMENT if AMENDMENT.name in entry else PAPER
@@ -108,7 +108,7 @@ def _of_entry(family: Family, entry: Mapping[str, Any], run_id: RunId, operator:
 
 
 def open_document(family: Family, raw: bytes, signature: bytes, run_id: RunId, operator: str) -> Statement[Any]:
-    """Read and check a document and its signature. Whether the operator let its signer sign it, is not looked at.
+    """Parse and verify a document and its signature. Whether the signer has a delegation is not checked.
 
     Raises BadPayload, as `open_line`."""
     if len(raw) > family.max_bytes:
@@ -132,7 +132,7 @@ def _printable(text: str) -> str:
 
 
 def _ensure_delegated(statement: Statement[Any], operator: str) -> None:
-    """Check a statement against the delegation that it carries. A newer one decides in the end: see `StatementLog`."""
+    """Check a statement against the delegation that it carries. `StatementLog` later applies the newest one."""
     document, carried = statement.document, statement.delegation
     if (signer := document.signer(operator)) == operator:
         if carried is not None:

@@ -1,4 +1,5 @@
-"""The growth of a run's rounds, as its manifest says it. It is made from the learning rate once, with the manifest."""
+"""The growth of a run's rounds. It is computed from the learning rate once, when the manifest is made, and stored in
+it."""
 
 from __future__ import annotations
 
@@ -15,24 +16,24 @@ from peer.run.resolve import method_of
 from peer.run.sections import OptimizerSection, SyncSection, TrainSection
 
 SHOWN, SPELLED_OUT = 12, 10_000
-"""Changes that a finding spells out, and rounds of the longest run for which it does."""
+"""Number of changes that a finding lists, and longest run in rounds for which it lists them."""
 ADVICE = "`peer manifest new` with --set growth_lr=… makes it"
 
 
 def growth_for(optimizer: OptimizerSection, growth_lr: float, total: int) -> Growth:
-    """Return the growth of a run of `total` rounds that did not grow. 0: none."""
+    """Return the growth of a run of `total` rounds of the first length. `growth_lr` 0: no growth."""
     return quadratic_growth(growth_lr, partial(_learning_rate, optimizer), total) if growth_lr else ()
 
 
 def rounds_of(train: TrainSection, sync: SyncSection) -> int:
-    """Return how many rounds a run has. Where they grow they are fewer than `total_rounds`."""
+    """Return the number of rounds of a run. If rounds grow, it is less than `total_rounds`."""
     return round_of(sync.growth or (), train.total_rounds)
 
 
 def with_growth(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest's table with its growth made anew, or without one if it asks for none.
+    """Return a manifest's table with its growth computed anew, or without growth if it asks for none.
 
-    What does not check stays as it is: the check of the manifest tells."""
+    A table that does not validate is returned unchanged: the check of the manifest reports the error."""
     try:
         optimizer, train, sync = (
             section.model_validate(table.get(name, {}))
@@ -54,18 +55,19 @@ def with_growth(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def unequal_rounds(sync: Any) -> bool:
-    """Whether the rounds of this raw section are in steps and differ by one. A program of format 2 refuses them."""
+    """Return whether the rounds of this raw section are counted in steps and differ by one step. A program of format 2
+    does not support that."""
     try:
         method = method_of(SyncSection.model_validate(sync))
     except ValidationError:
-        return False  # the check of the manifest tells
+        return False  # the check of the manifest reports the error
     return method.clock == "steps" and method.sync_every % method.fragments != 0
 
 
 def growth_findings(
     sync: SyncSection, train: TrainSection | None, optimizer: OptimizerSection | None
 ) -> Iterator[ManifestFinding]:
-    """Return what speaks against the growth that a manifest names, or against its absence."""
+    """Yield the findings about the growth that a manifest has or lacks."""
     if train is None:
         return
     growth_lr, total = method_of(sync).growth_lr, train.total_rounds
@@ -86,7 +88,7 @@ def _written(optimizer: OptimizerSection, growth_lr: float, total: int) -> str:
 
 
 def _learning_rate(optimizer: OptimizerSection, progress: float) -> float:
-    """Return the learning rate at a part of the run, and in the warm-up its peak."""
+    """Return the learning rate at a fraction of the run. During the warm-up it is the peak rate."""
     if progress < optimizer.warmup_fraction:
         return optimizer.lr
     bounds = optimizer.warmup_fraction, optimizer.final_fraction

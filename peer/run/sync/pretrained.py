@@ -1,4 +1,4 @@
-"""A learning rate at which pretrained weights lose what they know. The rates of published models are from table 2.1 of
+"""Warns of a learning rate at which pretrained weights lose what they learned. Reference rates are from table 2.1 of
 arXiv 2005.14165."""
 
 from __future__ import annotations
@@ -6,12 +6,13 @@ from __future__ import annotations
 from peer.run.sections import OptimizerSection
 
 PRETRAINED_LR = 6e-4
-"""Peak learning rate of the smallest model of the table, with 125 M parameters. Larger ones had lower ones."""
+"""Peak learning rate of the smallest model in the table, with 125 M parameters. Larger models had lower rates."""
 
 
 def pretrained_rate_warning(init: str, optimizer: OptimizerSection) -> str:
-    """Return why the learning rate is too high for a run that begins from pretrained weights (`init`: their digest).
-    Empty: it is not, or the weights are random. Muon's is of another scale."""
+    """Return the warning of a too high learning rate in a run that begins from pretrained weights (`init`: their
+    digest). Empty: the rate is fine, the weights are random, or the optimizer is Muon, whose rates have another
+    scale."""
     if not init or optimizer.kind != "adamw" or optimizer.lr <= PRETRAINED_LR:
         return ""
     return (

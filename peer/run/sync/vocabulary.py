@@ -1,17 +1,16 @@
-"""A vocabulary of the model that its tokenizer cannot use."""
+"""Warns of a model vocabulary that is larger than its tokenizer's."""
 
 from __future__ import annotations
 
 from peer.run.sections import LlamaSection, ModelSection, TokenizerSection
 
 PADDED = 1.01
-"""Models pad their vocabulary a little, so that it divides well."""
+"""Factor by which a vocabulary may exceed the tokenizer's: models pad it so that it divides well."""
 
 
 def unused_vocabulary(model: ModelSection, tokenizer: TokenizerSection) -> str:
-    """Return what of the model's vocabulary the tokenizer never gives, for a person; empty: hardly anything.
-
-    A foreign model has the vocabulary that its makers chose, and nothing is said of it."""
+    """Return the warning about vocabulary that the tokenizer never produces, for a person. Empty: there is hardly any,
+    or the model is foreign, whose vocabulary its authors chose."""
     if not isinstance(model, LlamaSection) or model.vocab_size <= PADDED * tokenizer.vocab_size:
         return ""
     rows = model.vocab_size - tokenizer.vocab_size
