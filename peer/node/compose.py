@@ -1,11 +1,12 @@
-"""The composition root: every peer is put together here, in one place and once.
+"""The composition root: the one place where the parts of a peer are created and connected.
 
-`compose_peer` connects one peer's parts around its ports. The daemon, the simulator and the tests all build their peers
-with it, so that they differ in their ports alone. `DaemonParts` are the parts that a daemon has from its start on, and
-`compose_daemon` builds its peer when it has joined a run. Parts are complete when they are made. What the daemon learns
-later reaches them by calls: the limit on strangers, nodes of the operator, listeners of the journal, and the services
-that it registers. `RoundStatus` is made before all others, because the ban list and the peer's own record depend on the
-round at hand."""
+`compose_peer` connects one peer's parts around its ports. The daemon, the simulator and the tests all use it, so that
+their peers differ only in the ports. A daemon has two more steps: `DaemonParts.of` creates the parts that exist before
+the network side is opened, and `compose_daemon` calls `compose_peer` once the run has been joined.
+
+Every part is complete when it is created. Facts that become known later are passed by calls: the budget for strangers,
+the operator's nodes, listeners of the journal, and services of the request handler. `RoundStatus` is created before all
+others because the ban list and the peer's own record depend on the current round."""
 
 from __future__ import annotations
 
@@ -87,22 +88,23 @@ from peer.transport.config import RunTerms
 from peer.transport.signing import KeySigner
 
 FetchReset = Callable[[bytes, list[PeerRecord]], Awaitable[Tensor | None]]
-"""Gets the state with this digest from one of these peers; None: nobody gives it yet."""
+"""Fetches the state with this digest from one of these peers. Returns flat fp32 params, or None while no peer serves
+that state."""
 
 
 class Quota(Protocol):
-    """The volunteer's upload quota, as the rounds ask for it."""
+    """The volunteer's upload quota, as far as the rounds use it."""
 
     def blocked_reason(self) -> str:
-        """Why a round cannot be exchanged now, for a person; empty: it can."""
+        """Return why no round can be exchanged now, for a person. Empty: exchanges are allowed."""
 
     async def watch(self) -> None:
-        """Notice new days and quotas that are used; for ever, the owner cancels."""
+        """Report new days and exhausted quotas as they occur. Runs until cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerParts:
-    """One peer's connected parts."""
+    """The connected parts of one peer, as `compose_peer` returns them."""
 
     loop: RoundLoop
     members: MembershipParts
@@ -111,7 +113,7 @@ class PeerParts:
     supervisor: TrainerSupervisor
     directives: Directives
     background: Callable[[], list[Coroutine[Any, Any, None]]]
-    """Makes the duties that run for ever beside the rounds; the owner cancels."""
+    """Creates the coroutines that run beside the rounds. Each runs until the owner cancels it."""
 
     @property
     def view(self) -> PeerTable:
@@ -123,12 +125,12 @@ class PeerParts:
 
     @property
     def acceptance(self) -> PartnerAcceptance | None:
-        """Our judge of partners' params; None in other topologies than pairs."""
+        """The check of partners' params. None: the topology is not `pair`."""
         return self.strategy.acceptance if isinstance(self.strategy, PairStrategy) else None
 
     @property
     def group(self) -> GroupMember | None:
-        """Our part in a group, which answers the others; None in other topologies."""
+        """This peer's member of a group, which answers the other members. None: the topology is not `group`."""
         return self.strategy.group if isinstance(self.strategy, GroupStrategy) else None
 
 
@@ -160,20 +162,21 @@ def compose_peer(
     founded: bytes = b"",
     make: MakeStrategy = make_strategy,
 ) -> PeerParts:
-    """Connect a peer's parts around a complete state. Nothing runs yet: the owner runs `loop` and `background`.
+    """Create a peer's parts around a complete state and connect them. Starts nothing: the owner runs `loop` and
+    `background`.
 
-    `invited`: the peers that have an invitation, as far as they showed it. `look_every_s`: seconds between two looks at
-    the directory (`peer.membership.peer_table.pace`); `ask_every_s`: between two questions for amendments. `doze` waits
-    between two looks at suspected peers. `clocks` reads the clocks that show a sleep of this machine; None: it never
-    sleeps, and nothing looks for that. `on_boundary` is called between rounds with the number of the next one,
-    `on_rest` when everything stands still for a pause. `receipts` keeps the receipts of swaps; None: none are
-    exchanged. `upto`: by fragment, the trainer's token count that earlier events of the journal already cover.
-    `founded`: digest of the state that `outer` goes back to, if the operator had refounded the run. `make` builds the
-    exchange."""
+    Arguments that are not named after their type: `invited`: peers whose invitation was verified. `look_every_s`:
+    seconds between two reads of the directory (`peer.membership.peer_table.pace`). `ask_every_s`: seconds between two
+    requests for statements. `doze`: sleeps between two probes of suspected peers. `clocks`: reads the clocks from which
+    a suspend of this machine is detected. None: suspends are not detected. `on_boundary`: called between rounds with
+    the number of the next round. `on_rest`: called when a pause has stopped all work. `receipts`: stores the receipts
+    of swaps. None: no receipts are exchanged. `upto`: per fragment, the trainer's token count that earlier journal
+    events cover. `founded`: digest of the restart that `outer` descends from. Empty: none. `make`: creates the exchange
+    strategy."""
     clock, transport, trainer, leaving = ports.clock, ports.transport, ports.trainer, Shutdown()
     log, proven = statements.log, reputation.proven
 
-    # Who else is there.
+    # Membership: the peers of the run, and what is known of each.
     detector = FailureDetector(clock.now, lifetime(look_every_s), look_every_s, emit)
     view = PeerTable(
         ports.directory,
@@ -192,9 +195,9 @@ def compose_peer(
         exchanged = PairReceipts(kept, transport, lambda: view.peers, emit, proven, bounds)
     members = MembershipParts(view, reputation, SlowPeerMonitor(clock.now, emit), exchanged)
 
-    # What is due when, and what the operator and the volunteer say to it.
+    # Schedule of the rounds, and the limits that the operator's amendments and the volunteer's pauses set.
     schedule = RoundSchedule(rounds, clock, view, emit, live, proven, log.awaited_start)
-    waits = rounds.kind == "seconds" and plan.method.waits  # only then can strangers hold rounds up
+    waits = rounds.kind == "seconds" and plan.method.waits  # otherwise strangers cannot delay a round
     budget = StrangerBudget(rounds.round_length if waits else None, detector.trips.usual)
     reputation.limit_strangers(budget, invited)
 
@@ -203,7 +206,7 @@ def compose_peer(
 
     directives = Directives(log.policy, founded, reset, pause)
 
-    # With whom, and what is exchanged.
+    # Partners and the exchange with them.
     words = RelayWords(lambda: plan.nodes & log.nodes(clock.now(), plan.nodes), ports.signer.verify, members.reputation)
     matchmaker = Matchmaker(
         PairContext(
@@ -235,7 +238,7 @@ def compose_peer(
                 wants_partners=lambda: not leaving and not pause.active.is_set(),
                 no_exchange_reason=quota.blocked_reason,
                 set_activity=live.set_phase,
-                # a payload takes as long as the last one, as far as is known
+                # the last transfer is the only estimate of the next one's duration
                 exchange_fits=lambda ends_at: ends_at + live.last_seconds < clock.now() + pause.known_in(),
             ),
         )
@@ -248,7 +251,7 @@ def compose_peer(
     if clocks is not None:
 
         def woke(slept: Slept) -> None:
-            """Nothing ran here for a while. No work was done in the time that the machine slept through."""
+            """Exclude the time for which this machine was suspended from the measured work time."""
             schedule.note_sleep(slept)
             for fragment, at in committer.based_at.items():
                 committer.based_at[fragment] = at + slept.suspended_s
@@ -303,15 +306,15 @@ def compose_peer(
 
 
 async def _at_once() -> None:
-    """Return at once."""
+    """Return at once: without suspend detection there is nothing to wait for."""
 
 
-# -- the daemon ------------------------------------------------------------------------------------------------------
+# -- the daemon --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonParts:
-    """The parts of a daemon that are there before its network side is opened."""
+    """The parts of a daemon that exist before its network side is opened."""
 
     options: PeerOptions
     journal: Journal
@@ -320,19 +323,19 @@ class DaemonParts:
     reputation: Reputation
     round_status: RoundStatus
     record_changed: Signal
-    """Rung when our record says something new that others should know soon."""
+    """Set when this peer's directory record changed in a way that others should see soon."""
     make_strategy: MakeStrategy = make_strategy
-    """Builds the exchange."""
+    """Creates the exchange strategy. Replaced by attack tests."""
     make_donated: Callable[..., DonatedState] = DonatedState
-    """Builds what joiners are given."""
+    """Creates the state that joiners are given. Replaced by attack tests."""
 
     @classmethod
     def of(cls, local: LocalNode, options: PeerOptions) -> DaemonParts:
-        """Open journal, quota and pause. Raises HomeUnusable."""
+        """Open journal, quota and pause of a run in the home. Raises HomeUnusable."""
         local.say(f"all is loaded: this peer is {local.me}, and opens the network")
         journal, changed = Journal(local.folder.journal, local.clock.now), Signal()
         proven = ProvenFile(local.folder.path / "proven.json", journal.append)
-        uploads = local.home.path / "uploads.json"  # of the machine's line, whatever the run
+        uploads = local.home.path / "uploads.json"  # in the home: the quota is per line, not per run
         machine = machine_watch(options.guest, local.say)
         pause = LocalPause(local.folder.path / "paused.json", options.quiet_hours, machine=machine)
         if options.resume:
@@ -350,7 +353,7 @@ class DaemonParts:
         )
 
     def open_node(self, local: LocalNode) -> AbstractAsyncContextManager[OpenNode]:
-        """Open the network side, whose events are journaled and printed."""
+        """Open the network side. Its events are journaled and printed."""
 
         def emit(event: events.Event) -> None:
             self.journal.append(event)
@@ -362,27 +365,26 @@ class DaemonParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRun:
-    """A run whose files are on this machine: what a daemon fetches the state for."""
+    """A run whose files are on this machine: the input to fetching a state."""
 
     layout: Layout
     checkpoints: CheckpointStore
     trainer: TrainerClient
-    """It has its data, and waits for the state."""
+    """It has loaded its data, and waits for a state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonPeer:
-    """The peer of a daemon that has joined a run."""
+    """The composed peer of a daemon that has joined a run."""
 
     parts: PeerParts
     checkpointer: Checkpointer
-    """Writes its checkpoints."""
     summaries: SummarySender | None
-    """Sends summaries to the run's nodes. None: the volunteer wants none."""
+    """Sends summaries to the operator's nodes. None: the volunteer turned them off."""
 
 
 def pace_of(method: Method) -> float:
-    """Seconds between two looks at the directory in this run."""
+    """Return the seconds between two reads of the directory in this run."""
     return pace(method.round_length if method.clock == "seconds" else None)
 
 
@@ -394,8 +396,8 @@ def begin_run(
     invited: InvitedPeers,
     record: Callable[[], PeerRecord],
 ) -> None:
-    """Give the network side the terms of the run. `policy`: returns the operator's rules for the round at hand.
-    `record` makes our record."""
+    """Configure the network side for the run: layout, limits and admission. `policy`: returns the operator's policy for
+    the current round. `record`: creates this peer's record."""
     limits, method = manifest.limits, resolve(manifest.sync)
     if method.one_state:
         node.directory.read_everybody()
@@ -427,7 +429,7 @@ def compose_daemon(
     """Compose the peer of a daemon that has joined a run.
 
     `founded`: digest of the restart that the state descends from, as `peer.joining.reset.founding_of` returns it.
-    `record` makes our record; `bulk` runs codec and outer step."""
+    `record`: creates this peer's record. `bulk`: runs codec and outer step in a thread."""
     local, options, emit, trainer = node.local, daemon_parts.options, daemon_parts.journal.append, run.trainer
     method, clock = resolve(manifest.sync), local.clock
 
@@ -441,7 +443,7 @@ def compose_daemon(
         local.run_id,
         state.outer,
         trainer,
-        asyncio.to_thread,  # not the exchanges' own thread, and not at its low priority: training waits for a part
+        asyncio.to_thread,  # not the low-priority thread of the exchanges: training waits for a part of a checkpoint
         emit,
         SavePace(
             checkpoint_bytes(state.outer.layout.elements),

@@ -1,7 +1,8 @@
-"""The control socket of a home: a Unix stream socket for its owner alone. One JSON line in, one JSON line out, closed.
+"""The control socket of a home: a Unix stream socket that only its owner can open. A connection carries one request and
+one reply, each a line of JSON.
 
-A request is `{"command": "status"}`, or `leave`, `pause`, `resume`, with further keys as the command takes them. The
-reply is what the handler gives, or `{"error": code, "reason": sentence}`."""
+A request is `{"command": "status"}`, or `leave`, `pause`, `resume`, with further keys that depend on the command. The
+reply is the handler's result, or `{"error": code, "reason": sentence}`."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ MAX_REQUEST = 64 * 1024
 MAX_REPLY = 2**20
 MAX_CONNECTIONS = 16
 DEADLINE_S = 5.0
-"""Of one connection, from accept to close."""
+"""Seconds from accepting a connection to closing it."""
 
 _MAX_ADDRESS = 100
-"""Bytes of a Unix socket address; 104 on some systems, 108 on others."""
+"""Bytes of a Unix socket address. Systems allow 104 or 108."""
 
 
 class _Refused(Exception):
-    """What is wrong with a request. `code` is stable, the message is for a person."""
+    """An invalid request. `code` is stable, the message is for a person."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -44,9 +45,9 @@ class _Refused(Exception):
 
 
 class ControlServer:
-    """Answers on the socket at `path` (mode 0600) with `handler(command, request)`.
+    """Serves the control socket at `path` (mode 0600) with `handler(command, request)`.
 
-    `handler` may raise PeerError, which the caller is told; anything else is a defect and shows in the log."""
+    A PeerError of the handler becomes the reply. Any other exception is a defect and is logged."""
 
     def __init__(self, path: Path, handler: Handler, deadline_s: float = DEADLINE_S) -> None:
         self._path = path
@@ -58,8 +59,9 @@ class ControlServer:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Raises HomeBusy when a living process answers at the path, HomeUnusable when no socket can be made there. The
-        socket file of a dead process is replaced; anything else at the path is left alone."""
+        """Open the socket. The socket file of a dead process is replaced. Any other file at the path is left alone.
+
+        Raises HomeBusy when a living process answers at the path, HomeUnusable when the socket cannot be made."""
         try:
             _check_vacant(self._path)
             sock, self._inode = _bind(self._path)
@@ -71,7 +73,7 @@ class ControlServer:
         self._server = await asyncio.start_unix_server(self._connected, sock=sock, limit=MAX_REQUEST)
 
     async def close(self) -> None:
-        """Stop answering, end what is under way, remove the socket file if it is still ours."""
+        """Stop answering, cancel the requests under way, and remove the socket file if it is still ours."""
         if self._server is None:
             return
         self._closing = True
@@ -87,7 +89,7 @@ class ControlServer:
                 self._path.unlink()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._closing:  # accepted before the close, made afterwards
+        if self._closing:  # the connection was accepted before `close`, and its callback runs after it
             writer.transport.abort()
             return
         if len(self._serving) >= MAX_CONNECTIONS:
@@ -99,7 +101,7 @@ class ControlServer:
         task.add_done_callback(lambda done: self._served(done, writer))
 
     def _served(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
-        writer.transport.abort()  # here, and not in the task: one cancelled before it began runs no `finally`
+        writer.transport.abort()  # not in the task itself: a task cancelled before its first step runs no `finally`
         self._serving.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             task.get_loop().call_exception_handler({"message": "the control handler failed", "exception": error})
@@ -112,7 +114,7 @@ class ControlServer:
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, ConnectionError):
-            pass  # slow or gone: its own loss
+            pass  # the client is slow or gone
 
     async def _reply(self, reader: asyncio.StreamReader) -> bytes:
         try:
@@ -130,9 +132,9 @@ class ControlServer:
 async def send_command(
     path: Path, command: str, timeout_s: float = DEADLINE_S, arguments: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The reply of the daemon behind the socket at `path`.
+    """Send a command to the daemon behind the socket at `path`, and return its reply.
 
-    Raises NotRunning when none answers within `timeout_s` seconds, PeerError when it answers with an error."""
+    Raises NotRunning when none answers within `timeout_s` seconds, PeerError when the reply is an error."""
     try:
         async with asyncio.timeout(timeout_s):
             reply = _parse_reply(await _converse(path, _line({**(arguments or {}), "command": command})))
@@ -170,11 +172,11 @@ def _why_not(path: Path, error: Exception) -> str:
 
 
 def _whose(path: Path) -> str:
-    """Say whose socket, or whose folder above it, this user may not use."""
+    """Return a sentence that names the owner of the socket, or of the folder above it, that this user may not open."""
     for place in (path, *path.parents):
         try:
             facts = place.lstat()
-        except OSError:  # below a folder that cannot be entered
+        except OSError:  # a folder above it cannot be entered
             continue
         if stat.S_ISSOCK(facts.st_mode):
             return f"the daemon at {path} belongs to {user_name(facts.st_uid)}"
@@ -206,7 +208,8 @@ def _parse(line: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def _parse_reply(line: bytes) -> dict[str, Any] | None:
-    """None: no object. Raises ValueError when it is not JSON, PeerError when it tells an error."""
+    """Return the reply, or None for JSON that is no object. Raises ValueError when it is not JSON, PeerError when it is
+    an error."""
     try:
         reply = json.loads(line)
     except RecursionError as error:
@@ -223,7 +226,7 @@ def _line(body: Mapping[str, Any]) -> bytes:
 
 
 def _check_vacant(path: Path) -> None:
-    """Raises HomeBusy or OSError unless there is nothing at the path but, perhaps, a dead process's socket."""
+    """Raise HomeBusy or OSError unless the path is free or holds the socket of a dead process."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise OSError(None, "there is something else of that name")
@@ -236,12 +239,13 @@ def _check_vacant(path: Path) -> None:
         except ConnectionRefusedError:
             return
         except BlockingIOError:
-            pass  # alive, its queue is full
+            pass  # a process listens there, and its queue is full
     raise HomeBusy(f"another daemon answers at {path}", "Leave it with: peer leave. Or choose another --home.")
 
 
 def _bind(path: Path) -> tuple[socket.socket, int]:
-    """A listening socket and its inode. Made under another name and moved: never there with a wrong mode, nor deaf."""
+    """Return a listening socket and its inode. It is made under another name and then renamed, so that the path never
+    shows a socket with a wrong mode or one that does not listen."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     sock = socket.socket(socket.AF_UNIX)
     try:
@@ -266,7 +270,8 @@ def _bind(path: Path) -> tuple[socket.socket, int]:
 
 @contextlib.contextmanager
 def _address(path: Path) -> Iterator[str]:
-    """The path in a form short enough for a socket address, by way of a descriptor of its folder where it is not."""
+    """Yield a form of the path that is short enough for a socket address: a long path is addressed through a descriptor
+    of its folder."""
     if len(os.fsencode(path)) <= _MAX_ADDRESS:
         yield str(path)
         return
@@ -280,7 +285,8 @@ def _address(path: Path) -> Iterator[str]:
 def pause_or_resume(
     command: str, request: dict[str, Any], rest: LocalPause, policy: RunPolicy, say: Say
 ) -> dict[str, Any]:
-    """What holds afterwards, of the volunteer's own word and of the operator's. Raises UsageError."""
+    """Carry out `pause` or `resume`, and return the resulting pauses of the volunteer and of the operator. Raises
+    UsageError for an invalid duration."""
     if command == "pause":
         rest.pause(_seconds(request.get("for_s")))
         say(rest.reason())
@@ -291,7 +297,7 @@ def pause_or_resume(
 
 
 def _seconds(given: Any) -> float | None:
-    """Raises UsageError."""
+    """Return the duration of a request in seconds. None: none was given. Raises UsageError."""
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | float):

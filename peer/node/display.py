@@ -1,4 +1,5 @@
-"""Where a person sees what the daemon does: plain lines, or (`peer.observe.terminal`) a live view."""
+"""How a daemon shows its work to a person: plain lines, a live view (`peer.observe.terminal`), or messages to an
+attached program."""
 
 from __future__ import annotations
 
@@ -22,29 +23,31 @@ STATUS_LINE_EVERY_S = 10.0
 WAIT_LINE_EVERY_S = 4.0
 LOOK_EVERY_S = 0.5
 STATUS_EVERY_S = 1.0
-"""Between two reports to the program of an attached loop."""
+"""Seconds between two reports to the program of an attached loop."""
 LOG_LOOK_EVERY_S = 2.0
 
 Report = Callable[[], DaemonStatus]
 
 
 class Display(Protocol):
+    """Shows lines, the status and questions to the user."""
+
     def say(self, line: str, /) -> None:
-        """Something a person should know; never waits."""
+        """Show a line. Never waits."""
 
     async def run(self, report: Report, /) -> None:
         """Show the status until cancelled."""
 
     async def ask(self, question: str, /) -> bool | None:
-        """Ask the person; None when nobody sits there."""
+        """Ask the user a yes-or-no question. None: no user is there."""
 
     def close(self) -> None:
-        """Leave the terminal as it was. May be called again, and at any moment."""
+        """Restore the terminal. May be called repeatedly and at any time."""
 
 
 @contextlib.asynccontextmanager
 async def showing(display: Display, report: Report) -> AsyncIterator[None]:
-    """The display runs within the context, and the terminal is given back after it."""
+    """Run the display within the context, and restore the terminal afterwards."""
     task = asyncio.create_task(display.run(report), name="display")
     task.add_done_callback(_tell_defect)
     try:
@@ -56,13 +59,13 @@ async def showing(display: Display, report: Report) -> AsyncIterator[None]:
 
 
 def _tell_defect(task: asyncio.Task[None]) -> None:
-    """A view that fails is a defect, and no reason to stop training."""
+    """Report a failed display as a defect. It does not stop training."""
     if not task.cancelled() and (error := task.exception()) is not None:
         task.get_loop().call_exception_handler({"message": "the display failed", "exception": error})
 
 
 class LoggedDisplay:
-    """Another display, and the log: the log gets all lines that a plain terminal would show."""
+    """Wraps a display and also writes to the log all lines that a plain terminal would show."""
 
     def __init__(self, shown: Display) -> None:
         self._shown = shown
@@ -84,7 +87,7 @@ class LoggedDisplay:
 
 
 class AttachedLines:
-    """Sends lines, status and questions to the program of a user's own training loop, which started this daemon."""
+    """Sends lines, status and questions to the program with the user's own training loop, which started this daemon."""
 
     def __init__(self, program: TrainerSubprocess) -> None:
         self._program = program
@@ -101,7 +104,8 @@ class AttachedLines:
             await asyncio.sleep(STATUS_EVERY_S)
 
     async def ask(self, question: str, /) -> bool | None:
-        """Ask through the program. Silence for `ANSWER_S` means no, and a program that is gone means nobody."""
+        """Ask through the program. No answer for `ANSWER_S` seconds counts as no. None: the program has ended, or no
+        user is there."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 answer = (await self._program.call("ask", question=question))["answer"]
@@ -116,14 +120,15 @@ class AttachedLines:
 
 
 class PlainLines:
-    """For logs and simple terminals: a line of status now and then, and while it waits one about that."""
+    """Shows the status as single lines, for logs and simple terminals: every 10 s, and every 4 s while something is
+    awaited."""
 
     def __init__(self, say: Callable[[str], None], look_every_s: float = LOOK_EVERY_S) -> None:
         self._say = say
         self._look_every_s = look_every_s
         self._said_at: float | None = None
         self._trains = False
-        """Whether the last line was one of status."""
+        """Whether the last line showed the status, not a wait."""
 
     def say(self, line: str, /) -> None:
         self._say(line)
@@ -136,14 +141,15 @@ class PlainLines:
             await asyncio.sleep(self.pause_s(now()))
 
     def pause_s(self, now: float) -> float:
-        """Return the seconds until a line may be due. Before that no report is made, as that takes milliseconds."""
+        """Return the seconds until a line may be due. No status is made before that, because making one takes
+        milliseconds."""
         if self._said_at is None:
             return self._look_every_s
         look_s = LOG_LOOK_EVERY_S if self._trains else self._look_every_s
         return max(look_s, self._said_at + min(WAIT_LINE_EVERY_S, STATUS_LINE_EVERY_S) - now)
 
     def due(self, status: DaemonStatus, now: float) -> str:
-        """The line to say at this moment (`now` in seconds); empty: none yet."""
+        """Return the line that is due at `now` (seconds of the event loop). Empty: none."""
         wait, trains = status.wait if worth_showing(status.wait) else None, status.progress is not None
         every = STATUS_LINE_EVERY_S if wait is None else WAIT_LINE_EVERY_S
         if not (wait or trains) or (self._said_at is not None and now - self._said_at < every):

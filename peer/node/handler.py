@@ -1,4 +1,4 @@
-"""Answers what other peers ask: every service has one object, which is registered when it exists."""
+"""Routes the calls of other peers. Each service is answered by one object, which is registered when it exists."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ NOT_TRAINING = Answer(Verdict.REFUSED, reason="this peer does not train (yet)")
 
 
 class DonatedState:
-    """A complete state that is given to joiners (promise 4).
+    """The complete state that this peer gives to joiners.
 
-    `momentum`: in a group, outer_momentum as well. `group`: knows which state of each fragment a member has. `start`:
-    where copies are made. `folder`: where they lie; None: in memory. `outdated_reason`: why nobody should begin with
-    this state, for a person; empty: they may."""
+    `momentum`: include outer_momentum, as a group's state does. `group`: knows the held state of each fragment.
+    `start`: starts the making of a copy. `folder`: where copies lie. None: in memory. `outdated_reason`: returns why no
+    joiner should begin with this state, for a person. Empty: joiners may."""
 
     def __init__(
         self,
@@ -67,28 +67,30 @@ class DonatedState:
             base = None if group is None else group.on_held(fragment)
             return b"" if base is None else base.digest
 
-        # No part refers back to this object: a cycle would be freed by whatever task runs then, and that takes long.
+        # No part refers back to this object: the garbage collector would free such a cycle, with its large tensors, in
+        # the middle of any task of the event loop.
         self._fragments = FragmentServer(outer, held, start, folder)
 
     def on_state(self, fresh: bool, wanted: str) -> StateIndex | None:
-        """As `peer.ports.handler.Handler.on_state`."""
+        """See `peer.ports.handler.Handler.on_state`. Raises PartnerRefused when the state is far behind the run's."""
         if why := self._outdated_reason():
             raise PartnerRefused(Code.OUTDATED, why)
         return self._snapshots.on_state(fresh, wanted)
 
     def making(self, snapshot: str) -> Future[Any] | None:
-        """As `peer.ports.handler.Handler.making`."""
+        """See `peer.ports.handler.Handler.making`."""
         return self._fragments.making(snapshot)
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
-        """As `peer.ports.handler.Handler.on_piece`."""
+        """See `peer.ports.handler.Handler.on_piece`."""
         if snapshot.startswith(FRAGMENT_PREFIX):
             return self._fragments.on_piece(snapshot, piece)
         return self._snapshots.on_piece(snapshot, piece)
 
 
 class Services(TypedDict, total=False):
-    """What answers the calls of other peers: one object for each service. None: the service is not offered."""
+    """The objects that answer calls, one for each service. A missing or None entry means that the service is not
+    offered yet."""
 
     manifest: SignedManifest | None
     statements: StatementSync | None
@@ -103,15 +105,15 @@ class Services(TypedDict, total=False):
 
 
 class RequestHandler:
-    """The `Handler` of a peer: hands each call to the object that was registered for its service.
+    """The `Handler` of a peer: passes each call to the object that is registered for its service.
 
-    A joiner has few of them. A service that is not registered answers that there is nothing yet."""
+    A joiner has few services. A call to a missing one gets the answer for "nothing here yet"."""
 
     def __init__(self, **services: Unpack[Services]) -> None:
         self._services = services
 
     def register(self, **services: Unpack[Services]) -> None:
-        """Have these objects answer from here on, in place of those that had the same services."""
+        """Register these objects for their services. Replaces those registered before."""
         self._services.update(services)
 
     @property
@@ -155,8 +157,9 @@ class RequestHandler:
         return None if manifest is None else (manifest.raw, manifest.signature)
 
     def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
-        """None as well while the copy is being made, or an outer step moves the params: the joiner asks again in a
-        moment. Raises PartnerRefused when this state is far behind the run's."""
+        """See `peer.ports.handler.Handler.on_state`. Returns None also while a copy is being made or an outer step
+        changes the params: the joiner retries shortly. Raises PartnerRefused when this state is far behind the
+        run's."""
         return None if (state := self._services.get("state")) is None else state.on_state(fresh, wanted)
 
     def on_artifacts(self, digests: Sequence[bytes]) -> list[bool]:

@@ -1,4 +1,4 @@
-"""The facts behind a daemon's metrics. `peer.web.metrics` serves them."""
+"""Collects the data of a daemon's metrics. `peer.web.metrics` serves them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Report = Callable[[], DaemonStatus]
 
 
 class LoopLag:
-    """How late the event loop runs a timer, measured four times a second."""
+    """Measures how late the event loop runs timers, four times a second."""
 
     def __init__(self) -> None:
         self._worst = 0.0
         self._due = 0.0
 
     async def run(self) -> None:
-        """For ever; the owner cancels."""
+        """Measure until cancelled."""
         now = asyncio.get_running_loop().time
         while True:
             self._due = now() + LAG_TICK_S
@@ -38,13 +38,13 @@ class LoopLag:
             self._worst = max(self._worst, now() - self._due)
 
     def read_and_reset(self) -> float:
-        """Seconds, the most since this was last asked."""
+        """Return the largest delay since the last call, in seconds."""
         worst, self._worst = self._worst, 0.0
         return max(worst, asyncio.get_running_loop().time() - self._due if self._due else 0.0)
 
 
 class DaemonMetrics:
-    """A daemon's metrics, as text for Prometheus or as the data behind it.
+    """The metrics of a daemon, as text for Prometheus or as data.
 
     `report`: returns the daemon's status. `totals`, `event_counters` and `now` (the journal's clock) are given if the
     daemon has a journal."""
@@ -58,12 +58,13 @@ class DaemonMetrics:
     ) -> None:
         self._report, self._totals, self._event_counters, self._now = report, totals, event_counters, now
         self.lag = LoopLag()
-        """Its `run` is to be awaited as long as somebody may ask."""
+        """The server of the metrics runs its `run`."""
         self._rendered_at, self._text = -math.inf, b""
 
     def text(self) -> bytes:
-        """Return the metrics as Prometheus reads them, made anew at most once a second, however many ask."""
-        from peer.observe.exposition import exposition  # only who asks for metrics loads the library
+        """Return the metrics in Prometheus' text format. They are computed at most once a second, however often they
+        are requested."""
+        from peer.observe.exposition import exposition  # loads the library on the first request only
 
         now = asyncio.get_running_loop().time()
         if now - self._rendered_at >= RENDER_EVERY_S:
@@ -72,7 +73,7 @@ class DaemonMetrics:
         return self._text
 
     def facts(self) -> dict[str, Any]:
-        """What `peer.observe.exposition` makes metrics of."""
+        """Return the data from which `peer.observe.exposition` makes the metrics."""
         from peer.observe.exposition import status_facts, totals_facts
 
         report = self._report()
@@ -91,7 +92,7 @@ class DaemonMetrics:
 
 
 def _processes(status: DaemonStatus) -> dict[str, dict[str, int]]:
-    """What each process holds; one that is gone, or of which nothing is told, is left out."""
+    """Return memory and open files of each process. Processes that have ended, and unknown values, are left out."""
     pids = {
         "daemon": os.getpid(),
         "trainer": None if status.training is None else status.training.trainer_pid,

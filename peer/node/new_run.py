@@ -1,4 +1,4 @@
-"""A new run of the operator's: a manifest, and beside it the files that it names, each called by its digest."""
+"""Creates a new run for its operator: a manifest, and beside it a folder with the files that it names by digest."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ CONFIG_FILE = "config.json"
 
 @dataclass(slots=True)
 class RunDraft:
-    """Sections of a manifest in the making. Its files lie in `folder` under their digests."""
+    """A manifest in preparation: its sections, and the folder with its files."""
 
     folder: Path
     say: Callable[[str], None]
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
     format: int = 2
-    """Format of a manifest that these sections need."""
+    """Lowest format that supports these sections."""
 
     def need_format(self, lowest: int) -> None:
-        """Write the manifest in this format at least."""
+        """Raise the format to at least this one."""
         self.format = max(self.format, lowest)
 
     def copy_in(self, file: Path) -> dict[str, Any]:
-        """Copy a file into the folder; return its name as a manifest writes it. Raises DataError."""
+        """Copy a file into the folder, and return the reference for the manifest. Raises DataError."""
         draft = self.folder / "draft"
         try:
             shutil.copyfile(file, draft)
@@ -56,19 +56,19 @@ class RunDraft:
         return self.name_by_digest(draft)
 
     def write(self, raw: bytes) -> dict[str, Any]:
-        """Write a file of ours into the folder; return its name as a manifest writes it."""
+        """Write bytes as a file of the folder, and return the reference for the manifest."""
         draft = self.folder / "draft"
         draft.write_bytes(raw)
         return self.name_by_digest(draft)
 
     def name_by_digest(self, draft: Path) -> dict[str, Any]:
-        """Call a file of the folder by its digest."""
+        """Rename a file of the folder to its digest, and return the reference for the manifest."""
         digest, size = blake3().update_mmap(draft).hexdigest(), draft.stat().st_size
         draft.replace(self.folder / digest)
         return ArtifactRef(digest=digest, size=size).model_dump()
 
     def path(self, artifact: dict[str, Any]) -> Path:
-        """Return where a file of the manifest lies."""
+        """Return the path of a referenced file."""
         return self.folder / str(artifact["digest"])
 
 
@@ -82,14 +82,14 @@ def make_run(
     tokenizer: Path | None = None,
     data: Path | None = None,
 ) -> SignedManifest:
-    """Write a manifest, its signature, and the folder of its files. After an error nothing of them is there.
+    """Write a manifest, its signature, and the folder of its files. Nothing of these remains after an error.
 
-    `model`: a config.json, or a folder with it and safetensors. `data`: what `peer data build` wrote. Raises
+    `model`: a config.json, or a folder with it and safetensors. `data`: a folder that `peer data build` wrote. Raises
     ManifestError, ModelError, DataError and UsageError."""
     settings = list(settings)
     with _draft_beside(path, say) as draft:
         _add_tokens(draft, tokenizer, data)
-        if model is None and "tokenizer" in draft.sections:  # the built-in model takes as many tokens as there are
+        if model is None and "tokenizer" in draft.sections:  # the built-in model gets the tokenizer's vocabulary
             settings = [f"model.vocab_size={draft.sections['tokenizer']['vocab_size']}", *settings]
         text, told = overridden(_with(draft, operator), settings), None
         if model is not None:
@@ -115,11 +115,11 @@ def make_custom_run(
     weights: Iterable[np.ndarray],
     title: str = "",
 ) -> SignedManifest:
-    """Write a manifest of a model whose code only its users have, its signature, and the folder of its files. After an
-    error nothing of them is there.
+    """Write the manifest of a custom model (whose code only its users have), its signature, and the folder of its
+    files. Nothing of these remains after an error.
 
-    `weights`: the first values of each of the tensors, fp32. `settings`: key=value, set over those of the template and
-    of a custom model. Raises ManifestError and UsageError."""
+    `weights`: the first values of each tensor, fp32, in the order of `tensors`. `settings`: `key=value` that override
+    the template. Raises ManifestError and UsageError."""
     with _draft_beside(path, say) as draft:
         out = draft.folder / "weights"
         try:
@@ -145,7 +145,7 @@ def make_custom_run(
 
 @contextlib.contextmanager
 def _draft_beside(path: Path, say: Callable[[str], None]) -> Iterator[RunDraft]:
-    """Give a draft whose folder lies beside the manifest to be. Raises ManifestError where something is there."""
+    """Yield a draft whose folder lies beside the future manifest. Raises ManifestError when a target exists."""
     for place in (path, folder_of(path)):
         if place.exists():
             raise ManifestError(f"{place} exists", "Choose another name. Nothing was overwritten.")
@@ -165,23 +165,23 @@ def _unwritable(path: Path, error: OSError) -> ManifestError:
 
 
 def _write(draft: RunDraft, path: Path, operator: Identity, text: str) -> SignedManifest:
-    """Put the files of a draft beside the manifest, and sign that."""
+    """Move the files of a draft beside the manifest, then write and sign the manifest."""
     target = folder_of(path)
     draft.folder.replace(target)
     try:
         return write_new(path, operator, text=text)
     except BaseException:
-        shutil.rmtree(target)  # ours, made above
+        shutil.rmtree(target)  # moved there above
         raise
 
 
 def _with(draft: RunDraft, operator: Identity) -> str:
-    """Return the default manifest with the sections of the draft in place of its own."""
+    """Return the default manifest with the draft's sections."""
     return with_sections(default_text(operator.peer_id), draft.sections, draft.format)
 
 
 def _add_tokens(draft: RunDraft, tokenizer: Path | None, data: Path | None) -> None:
-    """Take the tokenizer and the index, which have to belong together."""
+    """Add tokenizer and index, which must belong together."""
     index = None
     if data is not None:
         draft.say(f"reading {data / INDEX_FILE}")
@@ -208,7 +208,8 @@ def _add_tokens(draft: RunDraft, tokenizer: Path | None, data: Path | None) -> N
 
 
 def _add_model(draft: RunDraft, model: Path, text: str) -> Inspected:
-    """Take the config and make the layout. `text`: the manifest without the model, for its limit and context."""
+    """Add the model's config and the layout made from it. `text`: the manifest without the model, for its limit and
+    context."""
     config = model / CONFIG_FILE if model.is_dir() else model
     if model.is_dir():
         check_folder(model)
@@ -217,7 +218,7 @@ def _add_model(draft: RunDraft, model: Path, text: str) -> Inspected:
         limits = LimitsSection.model_validate(table.get("limits", {}))
         train = TrainSection.model_validate(table.get("train", {}))
     except ValidationError:
-        parse_manifest(text.encode())  # which names the keys
+        parse_manifest(text.encode())  # raises an error that names the keys
         raise
     draft.say(f"looking at {config}")
     found = inspect_config(config, limits.max_parameters, context=train.context)
@@ -231,7 +232,7 @@ def _add_model(draft: RunDraft, model: Path, text: str) -> Inspected:
 
 
 def _check_model(manifest: Manifest, told: Inspected) -> None:
-    """Check the manifest with what the model itself tells."""
+    """Check the manifest against the facts found in the model itself."""
     check_layout(manifest, told.tensors)
     if manifest.tokenizer.vocab_size > told.vocab:
         raise ModelError(
@@ -251,8 +252,8 @@ def _check_model(manifest: Manifest, told: Inspected) -> None:
 
 
 def _add_weights(draft: RunDraft, manifest: Manifest, model: Path, told: Inspected) -> str:
-    """Take the weights of a pretrained folder, their types, and the buffers that the config does not give; return the
-    digest of the weights."""
+    """Add the weights of a pretrained folder, their types, and the buffers that the config does not determine. Return
+    the digest of the weights."""
     draft.say(f"reading the weights in {model}")
     out, section = draft.folder / "weights", draft.sections["model"]
     weights = write_weights(model / CONFIG_FILE, manifest.seed, told.tensors, out, model)
@@ -260,7 +261,7 @@ def _add_weights(draft: RunDraft, manifest: Manifest, model: Path, told: Inspect
     draft.path(section["layout"]).unlink()
     section["layout"] = draft.write(format_layout(tensors))
     if weights.buffers or any(tensor.dtype != "float32" for tensor in tensors):
-        draft.need_format(5)  # older programs cannot read such a layout
+        draft.need_format(5)  # programs of an older format cannot read such a layout
     if weights.buffers:
         section["buffers"] = draft.name_by_digest(buffers_beside(out))
         draft.say(f"buffers that the config does not give, taken along untrained: {named(weights.buffers)}")

@@ -1,5 +1,5 @@
-"""The parts that a volunteer's daemon and a bootstrap node have in common: home, identity, exchange endpoint and
-directory. They are opened and closed as one."""
+"""The network side that a volunteer's daemon and a bootstrap node have in common: transport, directory, and the ways in
+which others reach this node. `open_node` opens all of them, and closes them in reverse order."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from peer.transport.wire.payload_stream import NoBudget, UploadBudget
 from peer.user_folders import expand_user
 
 NODE_LIMITS = DhtNodeLimits(connections=1024, kept=512)
-"""Of an operator's node: every peer of the run keeps a connection to it."""
+"""Limits of an operator's node. Every peer of the run keeps a connection to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """The parts of a node that need no network."""
+    """The parts of a node that need no network: options, home, key and clock."""
 
     options: NodeOptions
     home: Home
@@ -65,11 +65,12 @@ class LocalNode:
     say: Say
     clock: RunClock
     temporary_identity: Identity | None = None
-    """The key of a guest, who proves it to peers and leaves no trace there. None: this is no guest."""
+    """The key that a temporary node (of `peer doctor`, or of a fetch by ticket) proves to peers. Such a node appears in
+    no directory. None: this is no temporary node."""
 
     @classmethod
     def of(cls, options: NodeOptions, run_id: RunId, say: Say, temporary_identity: Identity | None = None) -> LocalNode:
-        """Find or make the home, the run's folder and the key. Raises IdentityError, HomeUnusable or AddressError."""
+        """Open or create the home, the run's folder and the key. Raises IdentityError, HomeUnusable or AddressError."""
         check_listen(options.host_maddrs)
         check_announced(options.announce_maddrs)
         check_peers(options.initial_peers)
@@ -84,21 +85,21 @@ class LocalNode:
 
     @property
     def proven(self) -> Identity:
-        """The key that is proven to other peers."""
+        """The key that this node proves to other peers."""
         return self.temporary_identity or self.identity
 
 
 def key_path(options: NodeOptions, home: Home) -> Path:
-    """The file of the node's key."""
+    """Return the file of the node's key."""
     return expand_user(options.identity_path or home.identity)
 
 
 def ignore_event(event: events.Event) -> None:
-    """Take an event that nobody keeps."""
+    """Drop an event. For nodes without a journal."""
 
 
 def network_news(event: events.Event) -> str:
-    """Return what an event of the network side says to a person; empty: nothing."""
+    """Return the sentence that an event of the network side shows to a person. Empty: the event is not shown."""
     match event:
         case events.ReachabilityChanged(reachable=reachable, reason=why):
             return f"reachable by others: {'yes' if reachable else 'no'}: {why}"
@@ -114,7 +115,7 @@ def network_news(event: events.Event) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OpenNode:
-    """The open parts of a daemon."""
+    """The open network side of a daemon, with the parts that it was made from."""
 
     local: LocalNode
     handler: RequestHandler
@@ -128,10 +129,10 @@ class OpenNode:
     line: LineMeter
 
     def endpoints(self) -> tuple[str, ...]:
-        """Where others dial the exchange service: where they were seen to get through, then where we think they may.
+        """Return the addresses of the exchange service, the most reliable first: those that a dial-back reached, those
+        of the options or the DHT, and those that other peers saw us call from.
 
-        At last comes where others see us call from: by it a neighbour knows us. The record is public, so it names no
-        address inside our network."""
+        The record is public, so addresses inside our network are left out."""
         ours = supposed(self.local.options, self.directory, self.port)
         dialler = self.transport.dialler
         seen = [join_host(host, self.port) for host in dialler.seen_hosts()]
@@ -140,7 +141,7 @@ class OpenNode:
         ]
 
     def address(self) -> PeerAddress:
-        """Who we are, and where others reach us."""
+        """Return this node's id, endpoints and reachability, as its record has them."""
         return PeerAddress(
             self.local.me,
             self.local.run_id,
@@ -152,13 +153,12 @@ class OpenNode:
         )
 
     async def withdraw(self) -> None:
-        """Take our record out of the directory, unless another process with our key goes on: the record is its own,
-        too."""
+        """Remove our record from the directory, unless another process with our key goes on: the record is shared."""
         if not self.key_watch.stops:
             await self.directory.withdraw()
 
     def join_context(self) -> JoinContext:
-        """The ports that joining a run needs."""
+        """Return the ports that joining a run needs."""
         local = self.local
         return JoinContext(
             run_id=local.run_id,
@@ -172,18 +172,19 @@ class OpenNode:
 
 
 def trusted_of(options: NodeOptions) -> frozenset[PeerId]:
-    """Return the nodes that the ticket names: the operator's."""
+    """Return the nodes that the ticket names, which are the operator's."""
     return frozenset(PeerId(split(address)[1]) for address in options.initial_peers)
 
 
 def supposed(options: NodeOptions, directory: DhtDirectory, port: int) -> tuple[str, ...]:
-    """Our own idea of our endpoints: the hosts of the announced, else of the visible addresses."""
+    """Return the endpoints that this node assumes without a dial-back: the announced hosts, or else the visible
+    ones."""
     addresses = options.announce_maddrs or tuple(directory.addresses())
     return tuple(dict.fromkeys(f"{_host_of(address)}:{port}" for address in addresses))[:MAX_ENDPOINTS]
 
 
 def _host_of(maddr: str) -> str:
-    """The host of `/ip4/1.2.3.4/tcp/1…` or `/dns4/name/tcp/1…`, IPv6 in brackets."""
+    """Return the host of `/ip4/1.2.3.4/tcp/1…` or `/dns4/name/tcp/1…`, IPv6 in brackets. Raises AddressError."""
     parts = maddr.split("/")
     if len(parts) < 3 or parts[1] not in ("ip4", "ip6", "dns4", "dns6", "dns"):
         raise AddressError(f"cannot read a host from the address {maddr!r}", "Use /ip4/…/tcp/… or /dns4/…/tcp/….")
@@ -191,10 +192,11 @@ def _host_of(maddr: str) -> str:
 
 
 async def _ticket_hosts(options: NodeOptions) -> tuple[str, ...]:
-    """A node without a ticket is one that the ticket names: then its announced hosts are the ticket's."""
+    """Return the addresses of the hosts that the ticket names. A node that was given no ticket is itself named by it,
+    so its announced hosts are used."""
     named = options.initial_peers or options.announce_maddrs
     hosts = list(dict.fromkeys(_host_of(address) for address in named))
-    found = await asyncio.gather(*(resolve(f"{host}:1") for host in hosts))  # a laboratory's name has a private address
+    found = await asyncio.gather(*(resolve(f"{host}:1") for host in hosts))  # a name may have a private address
     return tuple(host_of(one) for host, ones in zip(hosts, found, strict=True) for one in ones or [f"{host}:1"])
 
 
@@ -207,11 +209,11 @@ async def open_node(
     record_changed: Callable[[], None] = lambda: None,
     limits: DhtNodeLimits | None = None,
 ) -> AsyncIterator[OpenNode]:
-    """Open everything in order, close it in reverse, whatever happens in between. The caller holds the home's lock.
+    """Open the network side in order, and close it in reverse, also after an error. The caller holds the home's lock.
 
-    `reputation`: judges callers; None: as one that has met nobody. `quota`: of what is sent; None: none. `emit` takes
-    the events of the network side; `network_news` has their sentences. `record_changed` is called when others should
-    see our new record soon. `limits`: of p2pd; None: a peer's.
+    `reputation`: judges callers. None: a new one, which knows no peer. `quota`: limits what is sent. None: no limit.
+    `emit`: receives the events of the network side. `record_changed`: called when others should see our new record
+    soon. `limits`: of p2pd. None: those of a volunteer's peer.
 
     Raises AddressError, DirectoryFailed or TicketError."""
     options, clock, handler = local.options, local.clock, RequestHandler()
@@ -229,8 +231,8 @@ async def open_node(
         emit(events.PortMappingChanged(port=port, reason=why))
         record_changed()
 
-    # Transport, directory and the ways to be reached ask one another, so all are made before any of them begins: up to
-    # `serve` nothing is awaited, and no part calls another one.
+    # Transport, directory and the parts for reachability call one another, so all are created before any is started:
+    # up to `serve` nothing is awaited, and no part calls another one.
     transport = GrpcTransport(
         local.proven,
         local.run_id,
@@ -253,7 +255,7 @@ async def open_node(
         correction=lambda: clock.correction,
         starts=starts
         if local.temporary_identity is None
-        else None,  # a guest may stand beside a daemon with the same key
+        else None,  # a temporary node may run beside a daemon with the same key
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(_log_of(local))
@@ -275,8 +277,8 @@ async def open_node(
                 on_bad_record=reputation.bad_record,
                 proven=lambda: reputation.proven,
                 on_own_record=key_watch.note_own_record,
-                # Others cannot call our DHT node where the router opens a port for the exchange alone. Nobody is to
-                # call a guest, so it gets into no routing table and no cache of addresses.
+                # A port opened by the router serves the exchange alone, so others cannot call our DHT node. A
+                # temporary node must not get into routing tables and caches of addresses.
                 is_closed=lambda: (
                     local.temporary_identity is not None or mapping.carries() or reach.reachability.reachable() is False
                 ),
@@ -333,7 +335,7 @@ async def open_node(
 
 
 class _HelperEvents:
-    """Implements `peer.discovery.dht_node.health.Watcher`."""
+    """Turns notices of the p2pd watcher into events. Implements `peer.discovery.dht_node.health.Watcher`."""
 
     def __init__(self, emit: Callable[[events.Event], None]) -> None:
         self._emit = emit
@@ -346,7 +348,7 @@ class _HelperEvents:
 
 
 def _line_of(transport: GrpcTransport, directory: DhtDirectory, port: int) -> LineMeter:
-    """Return the meter of this process and its p2pd."""
+    """Return the meter of the bytes that this process and its p2pd send and receive."""
 
     def processes() -> tuple[int, ...]:
         helper = directory.helper_pid
@@ -361,7 +363,7 @@ def _line_of(transport: GrpcTransport, directory: DhtDirectory, port: int) -> Li
 
 
 def _new_key(local: LocalNode) -> str:
-    """Return how a person makes a new key for this home."""
+    """Return the advice for a user whose key is in use twice: the command that makes a new key."""
     options = (
         f"--identity-path {for_shell(path)}"
         if (path := local.options.identity_path)
@@ -372,7 +374,7 @@ def _new_key(local: LocalNode) -> str:
 
 @contextlib.contextmanager
 def _log_of(local: LocalNode) -> Iterator[None]:
-    """Keep the run's log within the context. A guest keeps none."""
+    """Write the run's log file within the context. A temporary node writes none."""
     if local.temporary_identity is not None:
         yield
         return
@@ -382,7 +384,7 @@ def _log_of(local: LocalNode) -> Iterator[None]:
 
 
 def _look_around(local: LocalNode, directory: DhtDirectory, dialler: Dialler, port: int) -> None:
-    """Begin to look for peers in our own network, unless the volunteer or the run wants none."""
+    """Start to look for peers in our own network, unless the volunteer or the run turned that off."""
     if not local.options.lan or dialler.private_run():
         return
     hosts = [host_of(endpoint).strip("[]") for endpoint in supposed(local.options, directory, port)]
@@ -398,12 +400,13 @@ def _look_around(local: LocalNode, directory: DhtDirectory, dialler: Dialler, po
 
 
 def _hosts(options: NodeOptions) -> list[str]:
-    """Where the exchange service listens."""
+    """Return the hosts on which the exchange service listens."""
     return [_host_of(address).strip("[]") for address in options.host_maddrs]
 
 
 def _bound(transport: GrpcTransport, hosts: list[str], port: int, ports: _Ports) -> int:
-    """Bind the port asked for; else the one used last time, so that a restart keeps its address; else any."""
+    """Bind the port that was asked for. Without one bind the port of the last start, so that the address survives a
+    restart, or else any free port."""
     if port or not ports.exchange:
         return transport.bind(hosts[0], port, *hosts[1:])
     try:
@@ -413,8 +416,8 @@ def _bound(transport: GrpcTransport, hosts: list[str], port: int, ports: _Ports)
 
 
 class _Ports:
-    """The exchange port of the last start, and the router's port that was not given back. (The directory remembers its
-    own.)"""
+    """The file with the exchange port of the last start, and the router's port that a crash left open. The directory
+    stores its own port."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What this daemon tells the run's nodes of itself, and the part that sends it."""
+"""Makes the summaries that this daemon sends to the operator's nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from peer.trainer.client import TrainerClient
 
 
 class SummarySource:
-    """Makes our summaries. It is a listener of the journal, which names the trainer's device."""
+    """Makes this peer's summaries. A journal listener, from which it learns the trainer's device."""
 
     def __init__(
         self,
@@ -38,12 +38,13 @@ class SummarySource:
         self._device = ""
 
     def on_event(self, event: events.Event, t: float) -> None:
-        """Learn the trainer's device."""
+        """Store the trainer's device. `t`: time of the event."""
         if isinstance(event, events.TrainerStarted):
             self._device = event.device.split(":")[0][:MAX_WORD]
 
     def state(self) -> tuple[Status, bool, bool]:
-        """Return what nodes should hear soon when it is another: what we do, and whether it has begun to work."""
+        """Return the facts whose change is worth an early summary: the status, whether an evaluation exists, and
+        whether an exchange succeeded."""
         totals = self._journal.totals
         return self._status(), bool(totals.val_loss), totals.rounds.get("exchanged", 0) > 0
 
@@ -51,11 +52,11 @@ class SummarySource:
         return self._round_status.announced(self._quota.blocked_reason())
 
     def sealed(self, receipts: tuple[ShownReceipt, ...]) -> bytes:
-        """Make and sign the summary of this moment."""
+        """Make and sign a summary of the present state. `receipts`: receipts to include."""
         return seal_summary(self.summary(receipts), self._node.local.identity)
 
     def summary(self, receipts: tuple[ShownReceipt, ...]) -> PeerSummary:
-        """Make the summary of this moment."""
+        """Make a summary of the present state."""
         totals, local = self._journal.totals, self._node.local
         loss_round, loss, _ = totals.val_loss[-1] if totals.val_loss else (0, math.nan, math.nan)
         rate = self._trainer.progress.tokens_per_s
@@ -82,7 +83,7 @@ class SummarySource:
         )
 
     def sender(self, receipts: PairReceipts | None, nodes: Callable[[], frozenset[PeerId]]) -> SummarySender:
-        """Return the part that sends our summaries to these nodes."""
+        """Return the part that sends these summaries to the nodes that `nodes` returns."""
         node = self._node
         return SummarySender(
             node.transport,

@@ -1,4 +1,5 @@
-"""The seam between a daemon and its HTTP servers (`peer.web`): what they are given, and how long they are open."""
+"""The interface between a daemon and its HTTP servers (`peer.web`): the data they are given, and for how long they
+run."""
 
 from __future__ import annotations
 
@@ -25,18 +26,18 @@ def _no_journal(listener: Listener) -> None: ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSource:
-    """What the pages show, and what they can do. The calls are quick, and are made on the event loop."""
+    """The data and actions of the pages. All calls are quick, and are made on the event loop."""
 
     home: Path
-    """Folder for the page's token."""
+    """Folder of the page's access token."""
     report: Callable[[], DaemonStatus]
-    """Returns the status."""
+    """Returns the daemon's status."""
     metrics: DaemonMetrics | None = None
-    """None: there is no page of metrics."""
+    """None: the metrics page does not exist."""
     control: Handler | None = None
-    """The control socket's own handler. None: nothing can be done from the page."""
+    """The handler of the control socket. None: the page offers no actions."""
     evaluations: Callable[[], Sequence[tuple[int, float, float]]] = _nothing_measured
-    """Returns round, nats a token and bits per byte of the evaluations so far."""
+    """Returns (round, nats per token, bits per byte) of each evaluation so far."""
     listen: Callable[[Listener], None] = _no_journal
     """Adds a listener to the journal."""
 
@@ -44,7 +45,7 @@ class PageSource:
     def of_peer(
         cls, home: Path, report: Callable[[], DaemonStatus], metrics: DaemonMetrics, control: Handler, journal: Journal
     ) -> PageSource:
-        """Build the source of the pages of a volunteer's daemon."""
+        """Return the source for the pages of a volunteer's daemon."""
         return cls(
             home=home,
             report=report,
@@ -56,28 +57,29 @@ class PageSource:
 
 
 class DaemonPage(Protocol):
-    """A page that a daemon keeps open."""
+    """An HTTP server of a daemon."""
 
     def opened(self, source: PageSource, say: Say) -> AbstractAsyncContextManager[str]:
-        """Serve within the context; the page's address. It ends within seconds, whoever looks at it."""
+        """Serve within the context, whose value is the page's address. Closing takes seconds at most, whatever clients
+        do."""
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonPages:
-    """The HTTP servers of a daemon: those that are wanted."""
+    """The HTTP servers that the user asked for. None: not wanted."""
 
     web: DaemonPage | None = None
-    """For browsers."""
+    """The page for browsers."""
     metrics: DaemonPage | None = None
-    """For Prometheus."""
+    """The page for Prometheus."""
     trackers: tuple[DaemonPage, ...] = ()
-    """For experiment trackers."""
+    """Exporters to experiment trackers."""
 
     @contextlib.asynccontextmanager
     async def opened(
         self, source: PageSource, say: Say, told: Callable[[str], None] = lambda address: None
     ) -> AsyncIterator[None]:
-        """Serve them within the context. `told` is given the address of the page for browsers."""
+        """Run all servers within the context. `told`: called with the address of the page for browsers."""
         async with contextlib.AsyncExitStack() as stack:
             if self.metrics is not None:
                 await stack.enter_async_context(self.metrics.opened(source, say))

@@ -1,4 +1,4 @@
-"""A volunteer's daemon: opens the node, gets manifest and state, supervises the trainer, plays rounds, drains."""
+"""A volunteer's daemon: opens the network side, joins the run, supervises the trainer, runs the rounds, and drains."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ from peer.trainer.client import TrainerClient
 from peer.trainer.subprocess import TrainerSubprocess
 
 ORPHANED_S = 10.0
-"""Seconds that a daemon goes on draining once the program that it was started for is gone."""
+"""Seconds for which a daemon drains after the program that started it has ended."""
 
 Joining = JoinSequence[LocalRun, JoinedState, DaemonPeer]
 
@@ -78,8 +78,10 @@ async def run_peer(
     phase_timer: PhaseTimer | None = None,
     pages: DaemonPages = NO_PAGES,
 ) -> int:
-    """Take part until the run is over, a signal, or `peer leave`; the exit code. `early`: a trainer process started
-    beforehand; `phase_timer`: running since the command began. Raises PeerError for everything a person can mend."""
+    """Take part in a run until it is over, a stop signal arrives, or `peer leave` is called. Return the exit code.
+
+    `early`: a trainer process that was started beforehand. `phase_timer`: a timer that has been running since the
+    command began. Raises PeerError for every problem that a user can fix."""
     phase_timer = phase_timer or PhaseTimer()
     phase_timer.end("program")
     check_volunteer(options)
@@ -95,7 +97,9 @@ async def run_peer(
 
 
 class PeerDaemon:
-    """One run of the daemon. Parts that do not exist yet are None; `status` tells as much as there is."""
+    """One run of a volunteer's daemon, from the open network side to the last checkpoint.
+
+    Parts that do not exist yet are None. `_status` reports on those that do."""
 
     def __init__(
         self,
@@ -110,7 +114,7 @@ class PeerDaemon:
         self._daemon_parts = parts
         self._display = display
         self._bulk_thread = LowPriorityThread(self._options.guest.bulk_nice)
-        self._copy_thread = LowPriorityThread(self._options.guest.bulk_nice)  # of states, for joiners and as one
+        self._copy_thread = LowPriorityThread(self._options.guest.bulk_nice)  # copies of the state, given and fetched
         self._journal = parts.journal
         self._control_server: ControlServer | None = None
         self._facts = DaemonFacts(started_at=time.time())
@@ -119,7 +123,7 @@ class PeerDaemon:
         self._journal.listeners.append(event_counters.count)
         self._early_trainer = early
         self._attached = early if early is not None and early.attached is not None else None
-        """The program of a loop of the user's own."""
+        """The program of a user's own training loop. None: the built-in trainer is used."""
         self._join_report = JoinReport(phase_timer or PhaseTimer(), self._journal.append, node.local.say)
         self._journal.listeners.append(self._join_report.on_event)
         self._metrics = DaemonMetrics(self._status, lambda: self._journal.totals, event_counters, node.local.clock.now)
@@ -161,7 +165,7 @@ class PeerDaemon:
             except asyncio.CancelledError:
                 if not self._facts.leaving:
                     raise
-                self._exit_code = 0  # told to leave before there was anything to drain
+                self._exit_code = 0  # a leave before training began: there is nothing to drain
             except PeerError as error:
                 self._exit_code = error.exit_code
                 raise
@@ -170,7 +174,8 @@ class PeerDaemon:
         return self._exit_code
 
     async def _until_over(self, main: asyncio.Task[int]) -> int:
-        """Return the exit code of `main`. Drains, and raises KeyInUse, once our key is in use on another machine."""
+        """Return the exit code of `main`. When this key is found in use on another machine, drain and raise
+        KeyInUse."""
         async with background_task(self._node.key_watch.run()) as watching:
             try:
                 await asyncio.wait({main, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -182,7 +187,7 @@ class PeerDaemon:
         return await main
 
     async def _follow_loop(self, main: asyncio.Task[int]) -> None:
-        """Leave once the program of an attached loop is gone. The drain is cut off after `ORPHANED_S`."""
+        """Leave when the program of an attached loop has ended. The drain is cut off after `ORPHANED_S`."""
         if self._attached is None:
             return
         await self._attached.wait_ended()
@@ -190,10 +195,10 @@ class PeerDaemon:
         await asyncio.sleep(ORPHANED_S)
         main.cancel()
 
-    # -- leaving -----------------------------------------------------------------------------------------------------
+    # -- leaving -------------------------------------------------------------------------------------------------------
 
     def _leave(self, why: str = "told to leave") -> None:
-        """Drain; before training has begun there is nothing to drain."""
+        """Begin to drain. Before training has begun there is nothing to drain, and the join is cancelled."""
         if self._facts.leaving:
             return
         plan = self._facts.leave(leaving_plan(self._peer if self._facts.training else None))
@@ -225,7 +230,7 @@ class PeerDaemon:
         self._journal.close()
         node.local.say("left")
 
-    # -- joining the run ---------------------------------------------------------------------------------------------
+    # -- joining the run -----------------------------------------------------------------------------------------------
 
     async def _take_part(self) -> int:
         await self._joining.run(until=Stage.TRAINER)
@@ -242,7 +247,7 @@ class PeerDaemon:
         return signed
 
     async def _learn_terms(self, joining: Joining) -> JoinTerms:
-        """Learn what the operator says, and whether run and machine fit together."""
+        """Fetch the operator's statements, and check that this machine and its caps suit the run."""
         node, manifest, options = self._node, joining.manifest, self._options
         log = StatementLog.of(node.local.run_id, manifest, node.local.clock.now)
         statements = StatementSync(log, self._tell_amended, node.local.folder.path, lambda: self._round_status.round)
@@ -260,7 +265,7 @@ class PeerDaemon:
         return terms
 
     async def _agree(self, joining: Joining) -> ContractStatus:
-        """Tell the volunteer what the run takes, once, and have it agreed to."""
+        """Show the contract to the volunteer and wait for the agreement. Runs once per join."""
         local, options, manifest = self._node.local, self._options, joining.manifest
         texts, secrets = await asyncio.to_thread(survey_own_texts, manifest, options)
         contract = contract_of(joining.signed, options, texts, start=joining.terms.start, folder=local.folder)
@@ -280,12 +285,12 @@ class PeerDaemon:
             self._join_report.person_answered()
 
     async def _fetch_files(self, joining: Joining) -> LocalRun:
-        """Get the run's files, and have a trainer read its data while the state is looked for."""
+        """Fetch the run's files, and start a trainer, which reads its data while the state is being fetched."""
         node, options, manifest, method = self._node, self._options, joining.manifest, joining.method
         self._facts.set_phase("getting the run's files")
         files = await self._files.obtain(manifest, self._waits.update)
         self._waits.end()
-        if files.tensors is not None:  # only now is it known what a step of a foreign model holds
+        if files.tensors is not None:  # the layout gives the activations of a foreign model's step
             self._check_memory(manifest, files)
         layout, folder, say = layout_for(manifest.model, method, files.tensors), node.local.folder, node.local.say
         checkpoints = CheckpointStore(folder.checkpoints, options.checkpoints_kept)
@@ -308,7 +313,7 @@ class PeerDaemon:
         return LocalRun(layout=layout, checkpoints=checkpoints, trainer=trainer)
 
     def _check_memory(self, manifest: Manifest, files: RunFiles) -> None:
-        """Raise MachineTooSmall for a run that does not fit into this machine."""
+        """Raise MachineTooSmall for a run that does not fit into the free memory."""
         trains_here = self._attached is None and trains_in_main_memory(self._options.device)
         check_memory(manifest, memory_need(manifest, files.tensors, trains_here=trains_here), free_bytes())
 
@@ -376,10 +381,11 @@ class PeerDaemon:
         return peer
 
     def _kept_work(self, joining: Joining, supervisor: TrainerSupervisor) -> tuple[Path | None, list[int] | None]:
-        """Return the checkpoint that the trainer goes on from, or the token counts that a live loop goes on behind.
+        """Return the checkpoint that the trainer resumes from, or the token counts that a live loop continues from.
+        Either may be None.
 
-        A loop that outlived its daemon keeps its params, unless the run left them behind: against a much later state
-        they would pull the others back."""
+        A loop that outlived its daemon keeps its params unless the run is more than `STALE_AFTER` rounds ahead: old
+        params would pull the partners' back."""
         state, loop = joining.state, joining.files.trainer.attached
         if loop is None or not loop.live or joining.method.eager:
             if state.resume is not None and not joining.files.trainer.can_resume(state.resume):
@@ -391,7 +397,7 @@ class PeerDaemon:
             return None, None
         return None, supervisor.covered()
 
-    # -- training ----------------------------------------------------------------------------------------------------
+    # -- training ------------------------------------------------------------------------------------------------------
 
     async def _train(self, peer: DaemonPeer, state: JoinedState) -> int:
         node, live, joining, parts = self._node, self._round_status, self._joining, peer.parts
@@ -424,7 +430,7 @@ class PeerDaemon:
         await save_last_state(peer.checkpointer, parts.loop.evaluations, live.round, node.local.say)
         return 0
 
-    # -- the operator's word -----------------------------------------------------------------------------------------
+    # -- the operator's policy -----------------------------------------------------------------------------------------
 
     def _policy(self) -> RunPolicy:
         if not self._joining.has(Stage.TERMS):
@@ -436,7 +442,7 @@ class PeerDaemon:
         if isinstance(event, events.Amended):
             self._node.local.say(event.change)
 
-    # -- what others and the person see ------------------------------------------------------------------------------
+    # -- record, status and commands -----------------------------------------------------------------------------------
 
     def _record(self) -> PeerRecord:
         node, live = self._node, self._round_status
@@ -451,7 +457,7 @@ class PeerDaemon:
 
     async def _known(self) -> dict[PeerId, PeerRecord]:
         known = {} if self._peer is None else await self._peer.parts.view.known()
-        return known or await self._node.directory.peers()  # the table is empty when the parts have just been made
+        return known or await self._node.directory.peers()  # the peer table is empty until its first read
 
     def _status(self) -> DaemonStatus:
         return status_report(

@@ -1,4 +1,4 @@
-"""The router's port of a node: what it is asked on, and who is told."""
+"""Connects the port mapper, which has the router open a port, with the node's reachability and its options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peer.transport.port_mapping.mapper import PortMapper
 from peer.transport.port_mapping.router import IgdRouter, missing_library_reason
 
 OUTSIDE = ("192.0.2.1", 9)
-"""An address of the documentation's (RFC 5737): the kernel is asked how it would call it, and nothing is sent."""
+"""An address for documentation (RFC 5737). The kernel looks up the route to it, and nothing is sent."""
 
 
 def port_mapper(
@@ -31,12 +31,11 @@ def port_mapper(
     keep: Callable[[int], None],
     told: Callable[[int, str], None],
 ) -> PortMapper:
-    """Return what keeps a router's port for the exchange service. The caller starts it, where the volunteer wants that,
-    and closes it.
+    """Return the mapper that keeps a port of the router open for the exchange service. The caller starts and closes it.
 
-    `port`, `hosts`: where the service listens. `wanted`: whether the volunteer lets a router be asked. `left_over`: the
-    router's port that an earlier life did not give back; 0: none. `keep` takes the router's port that a later life
-    would find open; `told` the one that is held (0: none), and what is new of it."""
+    `port`, `hosts`: where the service listens. `wanted`: whether the volunteer allows a request to the router.
+    `left_over`: router's port that a former process did not close. 0: none. `keep`: stores the router's port for a
+    later process. `told`: receives the open port (0: none) and a sentence on what changed."""
     no_library = missing_library_reason()
 
     def why_not(source: str) -> str:
@@ -64,7 +63,7 @@ def port_mapper(
 
 
 def source_address() -> str:
-    """Return the IPv4 address that calls into the internet leave this machine from; empty: there is none."""
+    """Return the IPv4 address from which this machine calls into the internet. Empty: it has no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
         try:
             trial.connect(OUTSIDE)
@@ -74,7 +73,7 @@ def source_address() -> str:
 
 
 def owns(host: str) -> bool:
-    """Whether an IPv4 address is one of this machine's own."""
+    """Return whether an IPv4 address is one of this machine's own."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
         try:
             trial.bind((host, 0))

@@ -1,5 +1,5 @@
-"""The process of a daemon: Ctrl+C, SIGTERM or a closed terminal drains, the second Ctrl+C or SIGTERM leaves at once;
-garbage and buffers."""
+"""The daemon as an operating system process: stop signals, the garbage collector, malloc, and the limit on open
+files."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ STOPS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 def on_stop_signals(
     drain: Callable[[], None], at_last: Callable[[], None] = lambda: None, heard: Iterable[signal.Signals] = STOPS
 ) -> Iterator[None]:
-    """Within the context the first SIGINT, SIGTERM or SIGHUP calls `drain`. An early signal does so at once.
+    """Handle stop signals within the context. The first SIGINT, SIGTERM or SIGHUP calls `drain`, at once if it arrived
+    before the context was entered.
 
-    The second SIGINT or SIGTERM calls `at_last` and ends the process with exit code 130. Its children see their
-    connection to it close and exit by themselves.
+    The second SIGINT or SIGTERM calls `at_last` and ends the process with exit code 130. Child processes see their
+    connection close and exit by themselves.
 
-    A closed terminal sends SIGHUP more than once, and a log-out adds a SIGTERM: no SIGHUP is anybody's second word.
-    Under `nohup` SIGHUP does nothing, as the person wants."""
+    SIGHUP never counts as a second signal, because a closed terminal sends it more than once and a log-out adds a
+    SIGTERM. Under `nohup` SIGHUP stays ignored."""
     loop = asyncio.get_running_loop()
     draining, asked = False, 0
 
@@ -61,9 +62,10 @@ def on_stop_signals(
 
 
 async def run_until_early_signal(main: Coroutine[Any, Any, int], say: Callable[[str], None]) -> int:
-    """Run a daemon, and return its exit code. A SIGTERM or SIGHUP ends it with 0 while it cannot drain yet.
+    """Run a daemon and return its exit code. A SIGTERM or SIGHUP that arrives before the daemon can drain cancels it,
+    and the exit code is 0.
 
-    Such a signal cancels it. From its own `on_stop_signals` on, signals are its own matter."""
+    The daemon's own `on_stop_signals` replaces these handlers as soon as it is entered."""
     running, told = asyncio.create_task(main), False
 
     def end() -> None:
@@ -71,7 +73,7 @@ async def run_until_early_signal(main: Coroutine[Any, Any, int], say: Callable[[
         told = True
         running.cancel()
 
-    # without Ctrl+C, which ends the loop with exit code 130 until the daemon hears it
+    # not SIGINT: until the daemon handles it, Ctrl+C ends the event loop with exit code 130
     with on_stop_signals(end, heard=STOPS[1:]):
         try:
             return await running
@@ -83,8 +85,8 @@ async def run_until_early_signal(main: Coroutine[Any, Any, int], say: Callable[[
 
 
 def leave_when_stdin_closes() -> None:
-    """Send this process a SIGTERM, which drains it, when standard input ends. A thread of its own waits for that: an
-    event loop cannot watch every kind of file."""
+    """Send this process a SIGTERM, which drains it, when standard input ends. A thread waits for that, because an event
+    loop cannot watch every kind of file."""
 
     def wait() -> None:
         while _read_some():
@@ -97,35 +99,38 @@ def leave_when_stdin_closes() -> None:
 def _read_some() -> bytes:
     try:
         return os.read(0, 4096)
-    except OSError:  # closed, or a terminal that is gone
+    except OSError:  # standard input is closed, or its terminal is gone
         return b""
 
 
 THRESHOLDS = (700, 2, 2)
-"""New objects until the youngest are looked through, and how often that is done until the older ones are too."""
+"""Thresholds of `gc.set_threshold`: new objects until the youngest generation is collected, and collections of each
+generation until the next older one is collected."""
 
 
 def freeze_gc() -> None:
-    """When all is loaded, and once more when all is built: what there is now stays for good and is never looked through
-    again. The rest is so little (a ms) that it is all looked through after some 6,000 new objects."""
+    """Exempt all present objects from garbage collection. Called once after the imports and once after the parts are
+    created.
+
+    The remaining objects are so few that a full collection takes about a millisecond, after some 6,000 new objects."""
     gc.collect()
     gc.freeze()
-    gc.collect()  # of nothing: it sets the number of old objects that the new ones are compared with
+    gc.collect()  # finds nothing, and resets the count of old objects that gates a full collection
     gc.set_threshold(*THRESHOLDS)
 
 
 FILES = 4096
-"""Open files that a daemon asks for: its callers may hold three each."""
+"""Open files that a daemon asks for: each caller may hold three."""
 
 
 def raise_file_limit() -> None:
-    """Raise the number of files that this process may open, as far as the system lets it."""
+    """Raise the number of files that this process may open to `FILES`, or as far as the system allows."""
     soft, hard = open_file_limits()
     if soft >= min(FILES, hard):
         return
     import resource
 
-    with contextlib.suppress(OSError, ValueError):  # fewer callers find a place, then
+    with contextlib.suppress(OSError, ValueError):  # then fewer callers are admitted
         most = resource.RLIM_INFINITY if math.isinf(hard) else int(hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (int(min(FILES, hard)), most))
 
@@ -140,7 +145,8 @@ ARENAS = 2
 
 
 def tune_malloc() -> str:
-    """Once at a daemon's start. Returns what was done and why, for the log."""
+    """Configure glibc's malloc so that freed chunk buffers are reused without page faults. Called once at a daemon's
+    start. Return what was done and why, for the log."""
     if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
         return "malloc left alone: not glibc"
     libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""Our own directory record: the one place where it is made."""
+"""Makes this node's own directory record."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, Reach, Rela
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """The part of our record that says who we are and where others reach us."""
+    """The part of the own record that says who this node is and how others reach it."""
 
     me: PeerId
     run_id: RunId
     endpoints: Callable[[], tuple[str, ...]]
     reachable: Callable[[], bool]
     mapped: Callable[[], bool] = field(default=lambda: False)
-    """Whether others reach us through the router's port alone."""
+    """Whether others reach this node only through a port that its router opened."""
     relays: Callable[[], tuple[RelayAddress, ...]] = field(default=tuple)
-    """The relays that hold a place for us."""
+    """The relays that hold a place for this node."""
     start: bytes = b""
-    """Nonce of our process's start."""
+    """Nonce of the start of this process."""
 
     def reach(self) -> Reach:
-        """Return how others can call us."""
+        """Return how others can call this node."""
         if self.reachable():
             return Reach.DIRECT
         return Reach.RELAYED if self.relays() else Reach.NONE
@@ -39,7 +39,7 @@ def describe_self(
     now: float,
     lifetime_s: float,
 ) -> PeerRecord:
-    """Make our record."""
+    """Make the own record, issued at `now` (run time) and valid for `lifetime_s`."""
     reachable = address.reachable()
     return PeerRecord(
         peer_id=address.me,

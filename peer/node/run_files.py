@@ -1,4 +1,4 @@
-"""A daemon's side of the files of its run: what it fetches, keeps on its disk, and gives to others."""
+"""A daemon's handling of the files of its run: fetching, caching, and serving them to others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peer.state.artifacts.server import ArtifactServer
 
 
 class DaemonFiles:
-    """The files of one daemon's run. In the end `close` has to be awaited."""
+    """The files of one daemon's run. `close` must be awaited at the end."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class DaemonFiles:
         work: LowPriorityThread,
         emit: Callable[[events.Event], None],
     ) -> None:
-        """`peers` returns the records that are known. `work` hashes, reads and writes."""
+        """`peers`: returns the known records. `work`: thread that hashes, reads and writes."""
         self._options = options
         self._emit = emit
         self._cache = ArtifactCache(node.local.home.artifacts, options.cache_disk)
@@ -39,10 +39,11 @@ class DaemonFiles:
         self._supply: ShardSupply | None = None
         self._rest: asyncio.Task[None] | None = None
         self.artifact_server = ArtifactServer(self._cache, {}, work.start)
-        """What others may fetch here: all that was fetched."""
+        """Serves the fetched files to other peers."""
 
     async def obtain(self, manifest: Manifest, progress: WaitProgress) -> RunFiles:
-        """Fetch the files that come before the state. Raises as `RunFileStore.obtain`."""
+        """Fetch the files that are needed before the state, and begin to fetch the rest. Raises as
+        `RunFileStore.obtain`."""
         wait_s = self._options.wait_s
         files = await self._store.obtain(manifest, wait_s, progress)
         self._rest = asyncio.create_task(self._store.obtain_rest(manifest, wait_s), name="files to use the model")
@@ -56,7 +57,7 @@ class DaemonFiles:
         return self._supply
 
     async def close(self) -> None:
-        """Stop fetching. The cache may delete the files from here on."""
+        """Stop fetching. Afterwards the cache may evict the files."""
         if self._rest is not None:
             self._rest.cancel()
             await asyncio.wait({self._rest})

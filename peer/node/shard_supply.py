@@ -1,7 +1,7 @@
-"""Shards for the trainer: which ones to fetch, and where their files lie.
+"""Fetches token shards for the trainer, and tells it where their files lie.
 
-One shard is fetched at a time, the one that is needed first. Files of the volunteer's own data folder come before the
-swarm's. The trainer verifies every file before it is used."""
+One shard is fetched at a time, the one that is needed first. Files in the volunteer's own data folder are preferred to
+the swarm's. The trainer verifies every file before it uses it."""
 
 from __future__ import annotations
 
@@ -22,50 +22,51 @@ from peer.run.files.token_folder import shard_files
 from peer.run.files.token_index import TokenIndex, shard_bytes
 
 FETCH_S = 150.0
-"""Seconds without a piece after which a fetch fails: a piece of 16 MiB over 1 Mbit/s takes so long."""
+"""Seconds without a new piece after which a fetch fails. A piece of 16 MiB takes this long at 1 Mbit/s."""
 TRIES = 3
 RETRY_S = 10.0
-"""Seconds between two attempts: somebody who has the shard may be back by then."""
+"""Seconds between two attempts, in which a peer that has the shard may return."""
 MOST_WRONG = 3
-"""Files with other content after which a shard counts as missing."""
+"""Number of files with wrong content after which a shard counts as missing."""
 
 
 class ShardFetcher(Protocol):
     """The swarm as a source of shards."""
 
     async def query(self, refs: Sequence[ArtifactRef]) -> None:
-        """Ask some peers which of these they hold, in one call."""
+        """Ask some peers, in one call each, which of these artifacts they hold."""
         ...
 
     def holders(self, ref: ArtifactRef) -> Sequence[PeerId]:
-        """Return the peers that said that they hold an artifact."""
+        """Return the peers that reported to hold an artifact."""
         ...
 
     async def fetch(self, ref: ArtifactRef, timeout_s: float) -> Path:
-        """Return the file of an artifact, fetched if need be. Raises PeerError when no piece came for so long."""
+        """Return the file of an artifact. Fetches it if needed. Raises PeerError when no piece arrived for `timeout_s`
+        seconds."""
         ...
 
 
 class ShardPins(Protocol):
-    """The cache's knowledge of what is in use."""
+    """Protects files of the cache from eviction while they are in use."""
 
     def holding(self, digest: str) -> AbstractContextManager[Any]:
-        """Keep the file of this digest, which may not be here yet, from being evicted."""
+        """Protect the file of this digest from eviction within the context. It may not exist yet."""
         ...
 
     def has(self, digest: str) -> bool:
-        """Return whether a file of this name is here."""
+        """Return whether the file of this digest is in the cache."""
         ...
 
     def forget(self, digest: str) -> None:
-        """Remove a file whose content is wrong. Runs in a thread."""
+        """Remove a file with wrong content. Blocks, so it runs in a thread."""
         ...
 
 
 class ShardSupply:
-    """Implements `ShardSource`. In the end `close` has to be awaited.
+    """Answers the trainer's requests for shards. Implements `ShardSource`. `close` must be awaited at the end.
 
-    `folder`: the volunteer's own, as `peer data build` writes it."""
+    `folder`: the volunteer's own data folder, as `peer data build` writes it."""
 
     def __init__(
         self,
@@ -94,12 +95,13 @@ class ShardSupply:
         """Digest of the shard that is being fetched."""
 
     def begin(self, answer: ShardAnswer) -> None:
-        """Forget what was asked: a new trainer process asks from here on."""
+        """Drop all requests, since a new trainer process begins. `answer`: receives the answers from now on."""
         self.want((), (), ())
         self._answer = answer
 
     def want(self, shards: Sequence[str], ask: Sequence[str], wrong: Sequence[str]) -> None:
-        """Keep these shards and no others, and answer each of `ask` once."""
+        """Keep the files of these shards and no others, and answer each of `ask` once. `wrong`: shards whose file has
+        wrong content. All are digests."""
         assert all(self._index.shard(digest) for digest in shards), "the trainer reads the same index"
         self._wanted = list(shards)
         self._asked = (self._asked | set(ask)) & set(shards)
@@ -107,14 +109,14 @@ class ShardSupply:
             self._held.pop(digest).close()
         for digest in wrong:
             self._give_up_file(digest)
-        if self._looking is not None and self._looked_for != self._first_asked():  # the pieces that came stay
+        if self._looking is not None and self._looked_for != self._first_asked():  # received pieces are kept
             self._looking.cancel()
             self._looking = None
         if self._asked and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look(), name="shards")
 
     def skipped(self, skip: ShardSkip) -> None:
-        """Journal a shard that was passed over."""
+        """Journal a shard that the trainer skipped."""
         self._emit(
             events.ShardSkipped(
                 epoch=skip.epoch, place=skip.place, shard=skip.shard, digest=skip.digest, reason=skip.reason
@@ -129,7 +131,7 @@ class ShardSupply:
             await asyncio.wait({looking})
 
     async def _look(self) -> None:
-        """Answer what is asked, the shard that is needed first before the next ones."""
+        """Answer the requests one by one, in the order in which the trainer needs the shards."""
         while self._asked:
             digest = self._looked_for = self._first_asked()
             path, reason = await self._find(digest)
@@ -137,11 +139,11 @@ class ShardSupply:
             self._answer(digest, path, reason)
 
     def _first_asked(self) -> str:
-        """Return the digest of the asked shard that is needed first. Empty: none is asked for."""
+        """Return the digest of the requested shard that is needed first. Empty: there is no request."""
         return next((digest for digest in self._wanted if digest in self._asked), "")
 
     async def _find(self, digest: str) -> tuple[Path | None, str]:
-        """Return the shard's file, or None and why there is none."""
+        """Return the shard's file, or None and the reason."""
         if self._wrong[digest] >= MOST_WRONG:
             return None, f"its content was wrong {MOST_WRONG} times"
         if digest in self._own:
@@ -182,7 +184,7 @@ class ShardSupply:
         return ArtifactRef(digest=digest, size=shard_bytes(self._index, entry))
 
     def _give_up_file(self, digest: str) -> None:
-        """Use this file no more: its content is wrong."""
+        """Mark the shard's file as unusable, because its content is wrong."""
         self._wrong[digest] += 1
         if self._own.pop(digest, None) is None:
             self._unusable.add(digest)

@@ -1,4 +1,4 @@
-"""The status of a peer, made of its parts as they are now."""
+"""Makes the status of a daemon from the present state of its parts."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ if TYPE_CHECKING:
 
 
 SHOWN_AMENDMENTS = 5
-"""The last ones; the journal names all."""
+"""Number of the latest amendments that the status shows. The journal has all."""
 
 
 @dataclass(slots=True)
 class DaemonFacts:
-    """What the daemon knows of itself beside its parts."""
+    """Facts about a daemon that no other part holds: its phase, its waits, and whether it trains or leaves."""
 
     started_at: float
     phase: str = "starting"
     leaving_plan: LeavingPlan | None = None
-    """Set once the daemon was told to leave."""
+    """Set once the daemon leaves."""
     waits: Waits = field(default_factory=lambda: Waits(time.monotonic))
     training: bool = False
-    """The rounds have been begun."""
+    """Whether the rounds have begun."""
     page: str = field(default="", init=False)
-    """Address of the page for browsers."""
+    """Address of the page for browsers. Empty: it is not open."""
 
     def set_phase(self, phase: str) -> None:
-        """Name what goes on, for a person."""
+        """Set the present activity, as shown to a person."""
         self.phase = phase
 
     def set_page(self, address: str) -> None:
-        """The page for browsers is open there."""
+        """Set the address of the page for browsers."""
         self.page = address
 
     def set_training(self) -> None:
-        """The rounds begin."""
+        """Record that the rounds have begun."""
         self.training = True
 
     @property
@@ -73,12 +73,12 @@ class DaemonFacts:
         return self.leaving_plan is not None
 
     def exchange_limit_s(self) -> float:
-        """Return the seconds that a daemon which was told to leave gives the exchange under way."""
+        """Return the seconds for which a leaving daemon waits for the exchange under way."""
         assert self.leaving_plan is not None
         return self.leaving_plan.exchange_limit_s
 
     def leave(self, plan: LeavingPlan) -> LeavingPlan:
-        """The daemon was told to leave; the same plan."""
+        """Store the plan of leaving, and return it."""
         self.leaving_plan = plan
         return plan
 
@@ -92,8 +92,8 @@ def status_report(
     peer: DaemonPeer | None,
     trainer: TrainerClient | None,
 ) -> DaemonStatus:
-    """Return the status of a peer. Parts that are not there yet are None. `own`: those that a daemon has from its start
-    on. `joining` has the stages of its join that are behind."""
+    """Return the status of a volunteer's daemon. `daemon_parts`: the parts that exist from the start on. `peer` and
+    `trainer` are None until they exist. `joining`: has the finished stages of the join."""
     manifest = joining.manifest if joining.has(Stage.MANIFEST) else None
     terms = joining.terms if joining.has(Stage.TERMS) else None
     statements, totals = None if terms is None else terms.statements, daemon_parts.journal.totals
@@ -129,8 +129,8 @@ def status_report(
 
 
 def node_status(node: OpenNode, statements: StatementSync | None, began: float, role: str) -> DaemonStatus:
-    """Return what every daemon knows of its node; all else is not there yet. `began`: when it started, seconds since
-    the epoch."""
+    """Return the part of the status that every daemon has: its node, addresses and traffic. All other fields are empty.
+    `began`: start of the process, seconds since the epoch."""
     local = node.local
     sent, received = local.options.max_upload, local.options.max_download
     return DaemonStatus(
@@ -167,7 +167,7 @@ def node_status(node: OpenNode, statements: StatementSync | None, began: float, 
 
 
 def manifest_status(statements: StatementSync | None, manifest: Manifest, parameters: int) -> ManifestStatus:
-    """Return what is known of a run by its manifest."""
+    """Return the facts of a run that its manifest gives."""
     sync = manifest.sync
     start = manifest.start if statements is None else known_start(statements.log, None)
     about = RunAbout(manifest.model.kind, manifest.data.kind, sync.preset, sync.clock, sync.sync_every)
@@ -193,7 +193,7 @@ def _progress(node: OpenNode, parts: PeerParts, totals: Totals) -> RoundsStatus:
 
 
 def _peers(node: OpenNode, parts: PeerParts) -> tuple[PeerStatus, ...]:
-    """Return what is known of each peer, the proven ones first: lists that are cut show those."""
+    """Return the known facts about each peer. Proven peers come first, so that a truncated list shows them."""
     proven = parts.members.reputation.proven
     return tuple(
         PeerStatus(
@@ -216,7 +216,7 @@ def _path_to(record: PeerRecord, node: OpenNode) -> PathStatus:
 
 
 def _why_no_pair(record: PeerRecord, node: OpenNode, parts: PeerParts) -> str:
-    """Why a peer is no candidate of ours; `yes` when it is one, and `last` when it is one that we ask behind all."""
+    """Return why a peer is no candidate for a pair. `yes`: it is one. `last…`: it is asked after all others."""
     if record.status is not Status.TRAINING:
         return f"no: it is {record.status.value}"
     if parts.view.detector.out(record.peer_id):

@@ -1,4 +1,5 @@
-"""The rounds, and what goes on beside them all the time; and how long they may take to end once told to leave."""
+"""Runs the rounds beside the daemon's background tasks, limits how long they drain, and follows the operator's
+amendments."""
 
 from __future__ import annotations
 
@@ -34,9 +35,11 @@ async def run_until_drained(
     say: Say,
     limit_s: Callable[[], float],
 ) -> None:
-    """Returns when the rounds are over or drained; an exchange that takes longer than `limit_s` then is left.
-    `beside` run for ever: each is cancelled at the end, and what one of them raises before is raised here, as is what
-    the rounds raise."""
+    """Run the rounds and `beside`, and return when the rounds are over or drained. An exchange that takes longer than
+    `limit_s` during the drain is abandoned.
+
+    The coroutines in `beside` run until cancelled at the end. An exception of one of them, or of the rounds, is raised
+    here."""
     playing = asyncio.create_task(loop.run(first_round))
     background = [asyncio.create_task(one) for one in beside]
     limit = asyncio.timeout(None)
@@ -50,7 +53,7 @@ async def run_until_drained(
             await playing
     except TimeoutError:
         if not limit.expired():
-            raise  # not the drain's
+            raise  # a TimeoutError of the rounds, not of the drain
         say("the exchange under way did not end in time; leaving without it")
     finally:
         for task in (playing, *background):
@@ -59,7 +62,7 @@ async def run_until_drained(
 
 
 async def _limit(loop: RoundLoop, limit: asyncio.Timeout, limit_s: Callable[[], float]) -> None:
-    """Return when the rounds are told to end; the drain has begun then."""
+    """Wait until the drain begins, then set the timeout of the rounds."""
     while not loop.leaving:
         await asyncio.sleep(LOOK_S)
     limit.reschedule(asyncio.get_running_loop().time() + limit_s())
@@ -68,10 +71,10 @@ async def _limit(loop: RoundLoop, limit: asyncio.Timeout, limit_s: Callable[[], 
 async def follow_amendments(
     node: OpenNode, terms: JoinTerms, policy: Callable[[], RunPolicy], rounds: Callable[[], RoundClock]
 ) -> None:
-    """Do what the operator's amendments say, for ever. `rounds`: returns the clock by which the rounds are counted.
+    """Apply the operator's amendments until cancelled. `rounds`: returns the clock by which the rounds are counted.
 
-    Ends with JoinRefused when the operator keeps us out, or our invitation is over, and with StartChanged when the
-    operator signed another start than that of the clock."""
+    Raises JoinRefused when the operator bans us or our invitation has expired, and StartChanged when the operator
+    signed another start than the clock's."""
     while True:
         now = policy()
         ensure_start_holds(terms.statements.log, rounds())
@@ -83,8 +86,9 @@ async def follow_amendments(
 
 
 def ensure_start_holds(log: StatementLog, rounds: RoundClock) -> None:
-    """Raise StartChanged when this clock counts from another start than the operator's own key signed. A start that a
-    node signed moves no peer that has begun: the node may be a thief's."""
+    """Raise StartChanged when this clock counts from another start than the operator's own key signed.
+
+    A start that a node signed moves no peer that has begun, because the node's key may be stolen."""
     start = log.awaited_start()
     if log.start_is_final and start and rounds.start and start != rounds.start:
         former, holds = local_time(rounds.start), local_time(start)
@@ -94,7 +98,7 @@ def ensure_start_holds(log: StatementLog, rounds: RoundClock) -> None:
 def watch_fitness(
     join_report: JoinReport, manifest: Manifest, trainer: TrainerClient, live: RoundStatus
 ) -> Coroutine[Any, Any, None]:
-    """Make the duty that compares what this machine does with what a round needs."""
+    """Return the coroutine that compares this machine's speed with what a round needs."""
     method, total = resolve(manifest.sync), manifest.rounds
     round_s = method.round_length if method.clock == "seconds" else None
     return join_report.watch(lambda: trainer.progress, round_s, lambda: total - live.round)

@@ -1,10 +1,10 @@
-"""The volunteer's upload budget of a day and a month, in local time as the clock on the wall shows it: asked before
-every exchange and by every payload, kept over restarts. The arithmetic is `peer.protocol.policy.upload_quota`'s.
+"""The volunteer's upload quota per day and month, in local time. It is checked before every exchange and by every
+payload, and survives restarts. The arithmetic is in `peer.protocol.policy.upload_quota`.
 
-The count is one small file in the home, for all runs of it, written before a payload's first byte leaves with the
-payload counted in full: a process that is killed has never sent more than the file says. On failure: a
-file that cannot be read is named, and the most that it can have said is taken for used; one that cannot be written is
-told once, and counting goes on in memory."""
+The count is stored in one small file in the home, for all its runs. It is written before the first byte of a payload is
+sent and includes the whole payload, so that a killed process never sent more than the file says. A file that cannot be
+read is reported, and the largest amount that it may have contained counts as used. A file that cannot be written is
+reported once, and the count goes on in memory."""
 
 from __future__ import annotations
 
@@ -42,26 +42,28 @@ from peer.state.files import read_small
 LOOK_EVERY_S = 1.0
 SAVE_EVERY_S = 30.0
 SETTLE_S = 10.0
-"""Seconds after which the line has carried what was handed to it, and its meter has been looked at."""
+"""Seconds without a payload after which the meter of the line has counted everything that was sent."""
 MAX_FILE = 4096
 MOST_BYTES = 2**60
-"""Beyond it a count in the file is no count."""
+"""Larger counts in the file are invalid."""
 
 
 def moment_of(now: float) -> Moment:
-    """`now`: seconds since the epoch; days and months are those of local time."""
+    """Return day and month of a time, and the seconds left in each. `now`: seconds since the epoch, in local time
+    zone."""
     today = datetime.fromtimestamp(now).date()
     tomorrow, next_month = today + timedelta(days=1), first_of_next(today)
     return Moment(today, max(0.0, _midnight(tomorrow) - now), max(0.0, _midnight(next_month) - now))
 
 
 def _midnight(day: date) -> float:
-    """Seconds since the epoch at which it begins here: days with a change to summer time are shorter."""
+    """Return the start of a local day in seconds since the epoch. A day with a change of summer time is not 24 h
+    long."""
     return datetime(day.year, day.month, day.day).timestamp()
 
 
 class UploadQuota:
-    """Of one home, whose lock is held. The `UploadBudget` of the transport's meter."""
+    """The upload quota of one home, whose lock is held. Implements the `UploadBudget` of the transport's meter."""
 
     def __init__(
         self,
@@ -74,8 +76,9 @@ class UploadQuota:
         moment: Callable[[float], Moment] = moment_of,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`kept`: the file; None: nowhere. `now`: the clock on the wall, seconds since the epoch; `ticks`: seconds of
-        any origin; `moment`: what the one says of day and month. `changed` is called when exchanges stop or go on."""
+        """`kept`: the file. None: the count is not stored. `now`: returns seconds since the epoch. `ticks`: returns
+        seconds of a monotonic clock. `moment`: gives day and month of a time. `changed`: called when exchanges become
+        blocked or allowed."""
         self._limits = limits
         self._limited = any(True for _ in limits.each())
         self._kept = kept
@@ -86,42 +89,42 @@ class UploadQuota:
         self._moment_of = moment
         self._line: Callable[[], int] | None = None
         self._shown = 0
-        """What the line's meter showed at the last look."""
+        """Reading of the line's meter at the last update, in bytes."""
         self._sent_at = ticks()
         self._need = 0
         self._last_reason = ""
         self._unwritable = False
         self._counted = False
-        """Whether there is anything to keep: who never came so far leaves no file."""
+        """Whether there is a count to store. A start that failed early leaves no file."""
         self._moment = moment(now())
         self._ticked = self._saved = ticks()
         self._ledger = QuotaLedger(limits, self._load())
         self._changed = changed
         self.rest_reasons: list[Callable[[], str]] = []
-        """Each returns why nothing is given now, for a person; empty: it may be."""
+        """Each returns why nothing may be given now, for a person. Empty: it may."""
 
     def use_line_meter(self, line: Callable[[], int]) -> None:
-        """From here on count what a meter of the line shows. `line` returns all bytes sent since this process began."""
+        """Count by a meter of the line from now on. `line`: returns all bytes sent since this process began."""
         self._line = line
         self._ledger.count_by_meter()
 
-    # -- may it be sent? ---------------------------------------------------------------------------------------------
+    # -- permission to send --------------------------------------------------------------------------------------------
 
     def reserve_for_exchange(self, payload: int, control: float = CONTROL_RATE) -> None:
-        """Bytes of the largest round's payload: less than that, and nothing is exchanged. `control`: bytes per second
-        of control traffic."""
+        """Set the payload bytes of the largest round, below which exchanges are blocked. `control`: bytes per second
+        reserved for control traffic."""
         self._advance()
         self._need = on_the_line(payload, 0)
         self._ledger.keep_back(control)
 
     def blocked_reason(self) -> str:
-        """Why a round cannot be exchanged now, for a person; empty: it can."""
+        """Return why no round can be exchanged now, for a person. Empty: it can."""
         return self._why_not(self._need)
 
     def refusal_reason(self, *, stranger: bool = False) -> str:
-        """Return why nothing is given or relayed, for a person.
+        """Return why nothing may be given or relayed now, for a person. Empty: it may.
 
-        A peer that rests gives nothing. The next exchange comes first, and strangers have a share alone."""
+        A paused peer gives nothing. Enough for the next exchange is reserved, and strangers have a limited share."""
         resting = next((why for rest in self.rest_reasons if (why := rest())), "")
         return resting or self._why_not(2 * self._need) or (self._why_not_strangers(1) if stranger else "")
 
@@ -143,11 +146,13 @@ class UploadQuota:
     def claim(
         self, payload: int, chunks: int, *, giving: bool, stranger: bool = False
     ) -> Iterator[Callable[[int], None]]:
-        """Around the sending of a payload; gives what is to be told the bytes of each chunk. `giving`: a state, which
-        leaves room for an exchange. `stranger`: it goes to one, and brings nothing back. Raises PartnerRefused
-        (`budget`) where it does not fit."""
+        """Reserve the upload of a payload within the context, whose value is a function to be called with the bytes of
+        each sent chunk. What was not sent is returned to the quota.
+
+        `giving`: the payload is a state, which must leave room for an exchange. `stranger`: it goes to a stranger.
+        Raises PartnerRefused (`budget`) when it exceeds the quota."""
         if self._kept is None and not self._limited:
-            yield lambda nbytes: None  # nobody asks what was used
+            yield lambda nbytes: None  # there is no limit and no file, so nothing is counted
             return
         nbytes = on_the_line(payload, chunks)
         if why := self._why_not(nbytes + (self._need if giving else 0)):
@@ -171,18 +176,18 @@ class UploadQuota:
             self._advance()
             self._ledger.give_back(left, stranger=stranger)
 
-    # -- as time goes by ---------------------------------------------------------------------------------------------
+    # -- periodic update -----------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Notice new days and budgets that are used, and keep the file fresh; for ever, the owner cancels."""
+        """Report new days and exhausted quotas, and keep the file up to date. Runs until cancelled."""
         if self._kept is None and not self._limited:
-            await asyncio.Event().wait()  # there is nothing to notice, and nothing to keep
+            await asyncio.Event().wait()  # there is no limit and no file
         while True:
             self.look()
             await asyncio.sleep(LOOK_EVERY_S)
 
     def look(self) -> None:
-        """Once."""
+        """Report a change, and write the file if it is due."""
         self._counted = True
         why = self.blocked_reason()
         if why != self._last_reason:
@@ -191,13 +196,13 @@ class UploadQuota:
             self._save()
 
     def close(self) -> None:
-        """The last count is kept."""
+        """Write the final count."""
         if self._counted:
             self._advance()
             self._save(clean=True)
 
     def report(self) -> BudgetStatus:
-        """For `peer status`."""
+        """Return the quota for `peer status`."""
         self._advance()
         used = self._ledger.used
         return BudgetStatus(
@@ -229,10 +234,10 @@ class UploadQuota:
             if ticks - self._sent_at >= SETTLE_S:
                 self._ledger.settle()
 
-    # -- across lives ------------------------------------------------------------------------------------------------
+    # -- across restarts -----------------------------------------------------------------------------------------------
 
     def _save(self, *, clean: bool = False) -> None:
-        """`clean`: nothing will be sent after it."""
+        """Write the file. `clean`: nothing will be sent after this."""
         used, self._saved, self._counted = self._ledger.used, self._ticks(), True
         if self._kept is None:
             return
@@ -254,7 +259,7 @@ class UploadQuota:
             self._unwritable = False
 
     def _load(self) -> Used:
-        """What the file says, and what may have been sent since it was written."""
+        """Return the count in the file, plus what may have been sent after it was written."""
         if self._kept is None:
             return Used(self._moment.date, 0, 0)
         try:
@@ -283,7 +288,7 @@ def _counted_as(used: Used) -> str:
 
 
 def _used_of(body: Any) -> Used:
-    """Raises ValueError, TypeError or KeyError."""
+    """Return the count in a file's content. Raises ValueError, TypeError or KeyError."""
     day, month, strangers = body["day"], body["month"], body.get("strangers", 0)
     for count in (day, month, strangers):
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < MOST_BYTES:

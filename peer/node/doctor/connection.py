@@ -1,4 +1,4 @@
-"""Whether this machine has any network, by its own addresses and routes. Nothing is sent."""
+"""Checks whether this machine has a network, by its own addresses and routes. Nothing is sent."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import psutil
 from peer.node.doctor.finding import DoctorFinding, Severity, fine, warning
 
 _FAR = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
-"""Addresses that stand for others in the internet (RFC 5737, RFC 3849)."""
+"""Documentation addresses that stand for the internet (RFC 5737, RFC 3849)."""
 _CONTAINER = "In a container, give it a network: docker run without --network none."
 
 
 def connection() -> DoctorFinding:
-    """Judge whether others can be reached at all: no address or no route at all is an error."""
+    """Check whether others can be reached at all. Having no address is an error, having no route to the internet a
+    warning."""
     if routes := [address for family, far in _FAR.items() if (address := _source(family, far))]:
         return fine("connection", f"there is a route to the internet, from {' and '.join(routes)}")
     own = sorted(own_addresses())
@@ -28,7 +29,7 @@ def connection() -> DoctorFinding:
 
 
 def all_on_this_machine(entries: Iterable[str]) -> bool:
-    """Whether all multiaddrs are of this machine's loopback, so that a run needs no network."""
+    """Return whether all multiaddrs are loopback addresses, so that the run needs no network."""
     hosts = [entry.split("/")[2] for entry in entries]
     return bool(hosts) and all(host == "localhost" or _is_loopback(host) for host in hosts)
 
@@ -45,10 +46,10 @@ def own_addresses() -> set[str]:
 
 
 def _source(family: socket.AddressFamily, far: str) -> str:
-    """Return the address from which this machine would send to `far`. Empty: it has no route there."""
+    """Return the address from which this machine would send to `far`. Empty: there is no route."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((far, 9))  # looks up the route, and sends nothing
+            probe.connect((far, 9))  # UDP: looks up the route without sending
             return str(probe.getsockname()[0])
     except OSError:
         return ""

@@ -1,6 +1,6 @@
-"""All checks of one machine, in order. Each has a deadline, and one that cannot be made is a finding.
+"""Makes all checks of one machine, in order. Each has a deadline. A check that cannot be made is itself a finding.
 
-Nothing is written into the home: guest and trial have a folder for this once."""
+Nothing is written into the home: temporary node and trial use a temporary folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from peer.trainer.subprocess import TrainerSubprocess
 
 MACHINE_S, OPEN_S, CALLS_S, TRIAL_S = 20.0, 60.0, 90.0, 180.0
-"""Deadlines, in seconds: of a look at this machine, of the network's start, of calls to peers, of the trial."""
+"""Deadlines in seconds: of a check of this machine, of opening the network, of calls to peers, of the trial."""
 
 T = TypeVar("T")
 Tell = Callable[[DoctorFinding], None]
@@ -48,16 +48,16 @@ Tell = Callable[[DoctorFinding], None]
 
 @dataclass(slots=True, kw_only=True)
 class Examination:
-    """One examination, and what it has found so far. `tell` hears each finding at once."""
+    """One examination of this machine, and its findings so far. `on_finding`: called with each finding at once."""
 
     options: PeerOptions
     with_run: bool
-    """Whether a run was named."""
+    """Whether the user named a run."""
     torch_check: Callable[[], str]
     """Returns the version of torch, or raises TorchWrong."""
     on_finding: Tell
     on_step: Callable[[str], None] = lambda text: None
-    """Hears what is being done, for a person who waits."""
+    """Called with the present activity, for a user who waits."""
     findings: list[DoctorFinding] = field(default_factory=list)
     prediction: Prediction = field(default_factory=Prediction)
     _daemon: home.RunningDaemon | None = None
@@ -67,7 +67,7 @@ class Examination:
         return readiness(self.findings)
 
     def add(self, *found: DoctorFinding) -> None:
-        """Take findings."""
+        """Add findings, and report each."""
         for one in found:
             self.findings.append(one)
             self.on_finding(one)
@@ -89,10 +89,10 @@ class Examination:
             else:
                 self.add(unchecked("network", "it needs torch", "Install torch first."), *self._room(None, None))
 
-    # -- this machine ------------------------------------------------------------------------------------------------
+    # -- this machine --------------------------------------------------------------------------------------------------
 
     async def _machine(self) -> bool:
-        """Return whether torch can be loaded."""
+        """Check this machine. Return whether torch can be loaded."""
         self.add(machine.python(), machine.torch_version(self.torch_check), machine.processor(), machine.open_files())
         works = await self._checked("torch", MACHINE_S, self._load_torch())
         gpus = await self._checked("gpu", MACHINE_S, asyncio.to_thread(machine.nvidia))
@@ -123,7 +123,7 @@ class Examination:
             self.add(home.beside(self._daemon, options.run_id.hex() if self.with_run else ""))
 
     def _room(self, manifest: Manifest | None, files: RunFiles | None) -> list[DoctorFinding]:
-        """Compare memory and disk with the run, or tell what there is."""
+        """Compare memory and disk with the need of the run, or report what is free."""
         path, options = expand_user(self.options.home).absolute(), self.options
         tensors = None if files is None else files.tensors
         memory = room.memory(free_bytes(), manifest, options.device, tensors)
@@ -135,10 +135,10 @@ class Examination:
             held = room.held_disk(path / "runs" / options.run_id.hex()[:16], options.checkpoints_kept)
         return [memory, room.disk(path, room.free_disk(path), need, held)]
 
-    # -- the run -----------------------------------------------------------------------------------------------------
+    # -- the run -------------------------------------------------------------------------------------------------------
 
     async def _with_network(self, folder: Path, early: TrainerSubprocess | None) -> None:
-        """Open the network side, and look at the run through it."""
+        """Open the network side of a temporary node, and examine the run through it."""
         self.on_step("starting the network side")
         loaded = await self._checked("network", OPEN_S, self._load_network())
         if loaded is None:
@@ -159,7 +159,7 @@ class Examination:
             await self._fit(_manifest_of(looked, self.options), looked, folder, early)
 
     async def _load_network(self) -> tuple[Any, Any] | None:
-        """Load the network side, which needs torch. None, with a finding: not with the torch that is here."""
+        """Import the network side, which needs torch. None, with a finding: the installed torch is unsuitable."""
         try:
             return await asyncio.to_thread(_network_modules)
         except Exception as error:
@@ -173,7 +173,7 @@ class Examination:
         return any(one.what == what and one.severity is Severity.ERROR for one in self.findings)
 
     async def _visit(self, visit: RunVisit) -> None:
-        """Look at the run from here, and at this machine from there."""
+        """Check the run from here, and have its peers check whether they reach this machine."""
         self.on_step(f"reaching the run, at most {self.options.wait_s:.0f} s")
         self.add(*(await self._checked("run", self.options.wait_s * 2 + CALLS_S, visit.reach()) or []))
         if visit.records:
@@ -186,7 +186,7 @@ class Examination:
     async def _fit(
         self, manifest: Manifest | None, visit: RunVisit | None, folder: Path, early: TrainerSubprocess | None
     ) -> None:
-        """Compare the run with this machine, and try a few steps of it."""
+        """Compare the needs of the run with this machine, and try a few inner steps."""
         from peer.node.doctor.network import caps
         from peer.run.load import line_load
         from peer.run.resolve import resolve
@@ -234,10 +234,10 @@ class Examination:
         self.add(got[1])
         return got[0]
 
-    # -- deadlines ---------------------------------------------------------------------------------------------------
+    # -- deadlines -----------------------------------------------------------------------------------------------------
 
     async def _checked(self, what: str, within_s: float, check: Awaitable[T]) -> T | None:
-        """Return what a check returns; None, with a finding, for one that fails or takes too long."""
+        """Return the result of a check. None, with a finding: it failed or took too long."""
         try:
             async with asyncio.timeout(within_s):
                 return await check
@@ -246,14 +246,14 @@ class Examination:
         except PeerError as error:
             self.add(failure(what, error))
         except Exception as error:  # noqa: BLE001 - one check that fails must not hide what the others find
-            # `peer join` does the same things, and would end with this.
+            # `peer join` would fail with the same exception.
             found = f"not checked: {type(error).__name__}: {error}"
             self.add(DoctorFinding(Severity.ERROR, what, found, "Report this as a bug, with this line."))
         return None
 
     @contextlib.asynccontextmanager
     async def _early_trainer(self, folder: Path) -> AsyncIterator[TrainerSubprocess | None]:
-        """Let a trainer process load torch meanwhile, where there will be a trial."""
+        """Start a trainer process that loads torch in the meantime, if there will be a trial. Yields None otherwise."""
         if not self.with_run or self._daemon is not None:
             yield None
             return
@@ -264,7 +264,7 @@ class Examination:
 
 
 async def examined(examination: Examination, at_last: Callable[[], None]) -> int:
-    """Run an examination, then `at_last`, and return the exit code. Ctrl+C and SIGTERM end it cleanly."""
+    """Run an examination, then `at_last`, and return the exit code. SIGINT and SIGTERM end it cleanly."""
     task = asyncio.create_task(examination.run())
 
     def stop() -> None:
@@ -280,7 +280,7 @@ async def examined(examination: Examination, at_last: Callable[[], None]) -> int
 
 
 def _volunteer_checks(options: PeerOptions) -> list[DoctorFinding]:
-    """Check `--device` and `--data`, each as `peer join` does before anything else. Loads torch."""
+    """Check `--device` and `--data` separately, as `peer join` does at its start. Loads torch."""
     from peer.joining.preflight import check_volunteer
 
     wrong = list[DoctorFinding]()
@@ -293,7 +293,7 @@ def _volunteer_checks(options: PeerOptions) -> list[DoctorFinding]:
 
 
 def _network_modules() -> tuple[Any, Any]:
-    """Load the network side, which takes seconds."""
+    """Import the network side. Takes seconds."""
     from peer.node.doctor.guest import temporary_node
     from peer.node.doctor.visit import RunVisit
 
@@ -301,7 +301,8 @@ def _network_modules() -> tuple[Any, Any]:
 
 
 def _manifest_of(visit: RunVisit | None, options: PeerOptions) -> Manifest | None:
-    """Return the run's manifest: as it was given, as peers gave it, or as an earlier start kept it."""
+    """Return the run's manifest: as given, as fetched from peers, or as stored by an earlier start. None: there is
+    none."""
     from peer.joining.manifest import stored_manifest
     from peer.run.home import RunFolder
 
@@ -315,7 +316,7 @@ def _manifest_of(visit: RunVisit | None, options: PeerOptions) -> Manifest | Non
 
 
 def _texts(manifest: Manifest, options: PeerOptions) -> list[DoctorFinding]:
-    """Look through the user's own texts, where the run trains on them."""
+    """Survey the user's own texts, if the run trains on them."""
     from peer.joining.contract import secrets_warning, survey_own_texts
 
     if manifest.data.kind != "text":

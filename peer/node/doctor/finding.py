@@ -1,4 +1,4 @@
-"""What a check found, and what all findings together come to."""
+"""The findings of `peer doctor`, and the verdict that follows from all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peer.errors import NotReady, PeerError, ReadyWithWarnings
 class Severity(enum.StrEnum):
     """How much a finding of `peer doctor` matters.
 
-    `ok`: nothing to do. `warning`: this machine can take part, but with a limitation. `error`: it cannot take part."""
+    `ok`: no action needed. `warning`: this machine can take part, with a limitation. `error`: it cannot take part."""
 
     OK = "ok"
     WARNING = "warning"
@@ -21,7 +21,7 @@ class Severity(enum.StrEnum):
 
 
 class Readiness(enum.StrEnum):
-    """What all findings come to."""
+    """The verdict of all findings together."""
 
     READY = "ready"
     WARNINGS = "warnings"
@@ -37,43 +37,43 @@ EXIT_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     severity: Severity
     what: str
-    """One or two words: what was looked at."""
+    """The subject of the check, in one or two words."""
     measured: str
-    """What was measured, with its values."""
+    """What was found, with its values."""
     fix: str = ""
-    """What to do, with the user's own values. Empty: nothing."""
+    """What the user should do, with the user's own values. Empty: nothing."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the finding as it stands in the report."""
+        """Return the finding as in the JSON report."""
         return {key: str(value) for key, value in asdict(self).items()}
 
 
 def fine(what: str, measured: str) -> DoctorFinding:
-    """Make a finding that asks for nothing."""
+    """Return a finding that needs no action."""
     return DoctorFinding(Severity.OK, what, measured)
 
 
 def warning(what: str, measured: str, fix: str) -> DoctorFinding:
-    """Make a finding of something that this machine does less well with."""
+    """Return a finding about a limitation of this machine."""
     return DoctorFinding(Severity.WARNING, what, measured, fix)
 
 
 def failure(what: str, error: PeerError) -> DoctorFinding:
-    """Make the finding of an error that `peer join` would end with."""
+    """Return the finding for an error with which `peer join` would end."""
     return DoctorFinding(Severity.ERROR, what, error.found, error.fix)
 
 
 def unchecked(what: str, why: str, fix: str = "Run peer doctor again.") -> DoctorFinding:
-    """Make the finding of a check that could not be made."""
+    """Return the finding for a check that could not be made."""
     return warning(what, f"not checked: {why}", fix)
 
 
 def readiness(findings: Iterable[DoctorFinding]) -> Readiness:
-    """Return what the findings come to: the worst of them decides."""
+    """Return the verdict, which the worst finding decides."""
     found = {finding.severity for finding in findings}
     if Severity.ERROR in found:
         return Readiness.NO

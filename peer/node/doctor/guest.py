@@ -1,6 +1,7 @@
-"""A guest of the run: the network side of `peer join`, with a key and a home for this once. It stands in no directory.
+"""A temporary node: the network side of `peer join` with a key and a home of its own, used once. It announces no record
+in the directory.
 
-Where the run asks for invitations it proves the invited key, beside the daemon that may have it, too."""
+If the run requires invitations, the node proves the invited key, even while a daemon with that key runs."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _PORT = re.compile(r"/tcp/\d+")
 
 
 def temporary_options(options: PeerOptions, home: Path) -> NodeOptions:
-    """Return the options of the guest: the user's own as far as they are about the network."""
+    """Return the options of the temporary node: those of the user's that concern the network."""
     return NodeOptions(
         home=home,
         initial_peers=options.initial_peers,
@@ -39,7 +40,7 @@ def temporary_options(options: PeerOptions, home: Path) -> NodeOptions:
 
 
 def at_any_port(options: NodeOptions) -> NodeOptions:
-    """Return the options with free ports in place of those that were asked for."""
+    """Return the options with free ports in place of the chosen ones."""
     return replace(options, port=0, host_maddrs=tuple(_PORT.sub("/tcp/0", one) for one in options.host_maddrs))
 
 
@@ -47,9 +48,10 @@ def at_any_port(options: NodeOptions) -> NodeOptions:
 async def temporary_node(
     options: PeerOptions, home: Path, daemon: RunningDaemon | None
 ) -> AsyncIterator[tuple[OpenNode | None, list[DoctorFinding]]]:
-    """Open the guest, and tell what its ports and p2pd came to. None: it cannot be opened.
+    """Open a temporary node within the context. Yields it with findings about its ports and p2pd. None: it cannot be
+    opened.
 
-    Where a port is taken, the guest goes on at another one."""
+    If a port is taken, the node uses another one."""
     async with contextlib.AsyncExitStack() as stack:
         asked, findings = temporary_options(options, home), list[DoctorFinding]()
         for chosen in (asked, at_any_port(asked)):

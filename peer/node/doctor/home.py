@@ -1,4 +1,4 @@
-"""The home: whose it is, who may write there, and whether a daemon of it runs. Nothing is made or changed in it."""
+"""Checks the home: its owner, its permissions, and whether a daemon uses it. Nothing in it is created or changed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ASK_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class RunningDaemon:
-    """A daemon that holds this home, and what it says of itself. No status: it does not answer."""
+    """A daemon that holds this home. `status` None: it does not answer."""
 
     pid: str
     status: DaemonStatus | None
 
 
 def nearest(path: Path) -> Path:
-    """Return the path, or the nearest folder above it that is there."""
+    """Return the path, or its nearest parent folder that exists."""
     for folder in (path, *path.parents):
         if os.path.lexists(folder):
             return folder
@@ -37,7 +37,7 @@ def nearest(path: Path) -> Path:
 
 
 def home(path: Path, me: int | None = None) -> DoctorFinding:
-    """Check that this user can keep the home. `me`: the user's number."""
+    """Check that this user can use the home. `me`: the user's id."""
     me = os.geteuid() if me is None else me
     there = nearest(path)
     try:
@@ -74,7 +74,7 @@ def home(path: Path, me: int | None = None) -> DoctorFinding:
 
 
 def key(path: Path) -> DoctorFinding:
-    """Check the key, if there is one."""
+    """Check the key file, if it exists."""
     try:
         if not path.exists():
             return fine("key", f"none yet: peer join will make one at {path}")
@@ -87,7 +87,7 @@ def key(path: Path) -> DoctorFinding:
 
 
 async def running(path: Path) -> RunningDaemon | None:
-    """Return the daemon that holds a home; None without one."""
+    """Return the daemon that holds a home. None: there is none."""
     if not _can_look(path):
         return None
     try:
@@ -99,7 +99,7 @@ async def running(path: Path) -> RunningDaemon | None:
 
 
 def beside(daemon: RunningDaemon, run_id: str) -> DoctorFinding:
-    """Tell that a daemon of this home runs, and what it does."""
+    """Return the finding about a daemon of this home, and the run in which it takes part."""
     status = daemon.status
     if status is None:
         fix = f"Look at process {daemon.pid}. If it hangs, end it, then start peer join again."
@@ -123,7 +123,8 @@ def _holder(path: Path) -> str:
 
 
 def _is_locked(lock: Path) -> bool:
-    """Return whether a process holds the lock. It is asked only where no daemon answers, and given back at once."""
+    """Return whether a process holds the lock. Used only when no daemon answers, because the check takes the lock for a
+    moment."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -132,7 +133,7 @@ def _is_locked(lock: Path) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # some network file systems know no locks
+    except OSError:  # some network file systems do not support locks
         return False
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The machine itself: Python, torch, the processor, accelerators, and the codecs in C. Nothing here imports torch."""
+"""Checks Python, torch, the processor, GPUs, and the codecs in C. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from peer.process_limits import check_open_files, open_file_limits
 
 KERNELS = "peer.codec._kernels"
 BUSY = 1.5
-"""Processes that run or wait for each core. Above this, training is slower than it could be."""
+"""Runnable processes per core above which training is slowed down."""
 TORCH_WITH_CUDA = "Install a torch for your GPU: https://pytorch.org/get-started/locally/"
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A GPU, as its driver tells it. Bytes."""
+    """A GPU as its driver describes it. Memory in bytes."""
 
     name: str
     total: int
@@ -35,12 +35,12 @@ class Accelerator:
 
 
 def python() -> DoctorFinding:
-    """Name the interpreter. Another one than is supported does not come so far."""
+    """Return the finding that names the interpreter. An unsupported one fails earlier."""
     return fine("python", f"{platform.python_version()} in {sys.executable}, {platform.system()} {platform.machine()}")
 
 
 def torch_version(check: Callable[[], str]) -> DoctorFinding:
-    """Check the installed torch. `check` returns its version, or raises TorchWrong."""
+    """Check the installed torch. `check`: returns its version, or raises TorchWrong."""
     try:
         return fine("torch", check())
     except PeerError as error:
@@ -58,7 +58,7 @@ def open_files() -> DoctorFinding:
 
 
 def processor(cores: int | None = None, load: float | None = None) -> DoctorFinding:
-    """Look whether the processor has time. `load`: processes that ran or waited in the last minute."""
+    """Check whether the processor has time to spare. `load`: runnable processes, averaged over the last minute."""
     cores = cores or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1
     load = psutil.getloadavg()[0] if load is None else load
     measured = f"{counted(cores, 'core')}, for which {load:.1f} processes ran or waited on average in the last minute"
@@ -68,8 +68,8 @@ def processor(cores: int | None = None, load: float | None = None) -> DoctorFind
 
 
 def accelerators(found: Sequence[Accelerator], wanted: str, torch_build: str) -> DoctorFinding:
-    """Look whether the GPUs of this machine can be used. `torch_build`: torch's version, `2.13.0+cpu` for one without
-    CUDA."""
+    """Check whether the GPUs of this machine can be used. `torch_build`: version of torch, such as `2.13.0+cpu` for a
+    build without CUDA."""
     named = "; ".join(f"{gpu.name}, {amount(gpu.free, 'bytes')} of {amount(gpu.total, 'bytes')} free" for gpu in found)
     if not named:
         return fine("gpu", "no NVIDIA GPU is here: training is on the processor")
@@ -81,7 +81,7 @@ def accelerators(found: Sequence[Accelerator], wanted: str, torch_build: str) ->
 
 
 def nvidia() -> list[Accelerator]:
-    """Return the GPUs that NVIDIA's driver tells of; none without a driver."""
+    """Return the GPUs that NVIDIA's driver lists. Empty: there is no driver."""
     import pynvml
 
     try:
@@ -103,7 +103,7 @@ def _accelerator(name: str | bytes, memory: object) -> Accelerator:
 
 
 def kernels(module: str = KERNELS, wish: str | None = None) -> DoctorFinding:
-    """Look for the codecs in C. Without them those in torch do the same, slower."""
+    """Check the codecs in C. Without them the slower ones in torch are used, with the same results."""
     wish = os.environ.get("PEER_KERNELS", "best") if wish is None else wish
     if wish == "torch":
         return warning("kernels", "PEER_KERNELS=torch: the codecs in C are not used", "Unset PEER_KERNELS.")

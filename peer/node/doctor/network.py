@@ -1,4 +1,4 @@
-"""What was measured of the network, judged: the way from outside, the clock, and the line."""
+"""Judges what was measured of the network: reachability from outside, the clock, and the line."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from peer.ports.directory import DialReport
 from peer.protocol.policy.fitness import Load, of_link
 
 ENOUGH_BYTES, ENOUGH_S = 100_000, 1.0
-"""A measurement of fewer bytes and less time is one of the round trip, and says little of a line."""
+"""Smallest measurement of a line that counts, in bytes or seconds. A smaller one measures the round trip."""
 SLOW_LINE = "Use another line, or join a run with a smaller model, longer rounds, or a codec of fewer bits."
 GUIDE = "docs/guides/reachability.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideLook:
-    """What peers of the run found that tried to dial this machine."""
+    """The result of having peers of the run dial this machine."""
 
     reachable: bool | None
-    """None: nobody could try, or too few did."""
+    """None: no peer could try, or too few did."""
     why: str
     port: int
-    """Of the exchange service, here."""
+    """Port of the exchange service on this machine."""
     fixed_port: bool
-    """Whether the user chose it."""
+    """Whether the user chose the port."""
     mapped: bool = False
-    """The router opened a port for us, and a peer got through it."""
+    """Whether the router opened a port and a peer got through it."""
     mapping: str = ""
-    """What asking the router came to."""
+    """Result of asking the router, for a person."""
     relays: int = 0
-    """Relays that would hold a place for this peer."""
+    """Number of relays that offer a place to this peer."""
     host: str = ""
-    """Address of this machine in its own network; empty: not known."""
+    """Address of this machine in its local network. Empty: not known."""
 
 
 def outside(look: OutsideLook) -> DoctorFinding:
-    """Judge whether others can call this machine. A closed one takes part, too."""
+    """Judge whether others can call this machine. A closed machine can take part as well."""
     if look.reachable:
         through = ", through a port that the router opened" if look.mapped else ""
         return fine("reachable", f"yes{through}: {look.why}")
@@ -54,7 +54,7 @@ def outside(look: OutsideLook) -> DoctorFinding:
 
 
 def clock(contact: DialReport, limit_s: float) -> DoctorFinding:
-    """Compare this machine's clock with those of the run's nodes."""
+    """Compare this machine's clock with those of the run's nodes. `limit_s`: largest allowed difference in seconds."""
     if contact.clock_offset_s is None:
         return unchecked("clock", "no node of the run answered")
     try:
@@ -68,8 +68,8 @@ def clock(contact: DialReport, limit_s: float) -> DoctorFinding:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLine:
-    """One direction of the line, measured against a peer of the run. `rate`: bytes per second; None: not measured, and
-    `why` says so. `cap`: the user's own, bytes per second."""
+    """One direction of the line, measured with a peer of the run. `rate`: bytes per second. None: not measured, for the
+    reason `why`. `cap`: the user's own limit, bytes per second."""
 
     direction: str
     """`upload` or `download`."""
@@ -81,11 +81,11 @@ class MeasuredLine:
 
     @property
     def is_short(self) -> bool:
-        """Whether the line may be faster than this."""
+        """Whether the measurement was so short that the line may be faster."""
         return self.nbytes < ENOUGH_BYTES and self.nbytes < (self.rate or 0.0) * ENOUGH_S
 
     def sentence(self) -> str:
-        """Say what was measured."""
+        """Return the measurement as a sentence."""
         assert self.rate is not None
         least = "at least " if self.is_short else ""
         own = f", within your cap of {_mbit(self.cap)}" if self.cap is not None else ""
@@ -93,9 +93,9 @@ class MeasuredLine:
 
 
 def line(measured: MeasuredLine, load: Load | None) -> DoctorFinding:
-    """Judge a direction of the line for the rounds of the run. `load` None: what they need is not known in seconds.
+    """Judge one direction of the line for the rounds of the run. `load` None: the need is not known in seconds.
 
-    Only a slow upload ends in an error: a peer may be slow to give, and there are others."""
+    Only a slow upload is an error. A slow download may be the fault of one peer, and there are others."""
     name = measured.direction
     if measured.rate is None:
         return unchecked(name, measured.why, "Run peer doctor again: another peer may be free then.")

@@ -1,4 +1,4 @@
-"""What this machine would do in the run, worked out from what was measured."""
+"""Predicts what this machine would do in the run, from measurements."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from peer.protocol.schedule import RoundClock
 from peer.run.load import bytes_a_day
 
 START_S = 5.0
-"""Seconds of a start besides what was measured: addresses, papers, clock."""
+"""Seconds of a start that are not measured: addresses, statements, clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTrial:
-    """What a few inner steps of the run's model came to here."""
+    """The result of a few inner steps of the run's model on this machine."""
 
     device: str
     micro_batch: int
     reason: str
-    """Why that micro-batch."""
+    """Reason for this micro-batch."""
     step_s: float
-    """From one inner step to the next, with the rests that the user asked for."""
+    """Seconds from one inner step to the next, including the rests that the user asked for."""
     tokens_per_step: int
     prepared_s: float
-    """Seconds until the trainer could begin."""
+    """Seconds until the trainer was ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLoad:
-    """What the run sends each way. Bytes in a complete `sync_every`, and of the state that a joiner fetches."""
+    """The transfers of a run: payload bytes each way in one `sync_every`, and bytes of the state that a joiner
+    fetches."""
 
     method: Method
     clock: RoundClock
@@ -42,7 +43,7 @@ class RunLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """None: not known."""
+    """What this machine would do in the run. None: not known."""
 
     device: str | None = None
     micro_batch: int | None = None
@@ -50,13 +51,13 @@ class Prediction:
     bytes_per_day_up: int | None = None
     bytes_per_day_down: int | None = None
     first_exchange_s: float | None = None
-    """Seconds from the start of `peer join` until the first exchange is due."""
+    """Seconds from the start of `peer join` to the first exchange."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """Return the prediction for a person."""
+        """Return the prediction as lines for a person."""
         up, down = self.bytes_per_day_up, self.bytes_per_day_down
         first = (
             "not known"
@@ -76,7 +77,8 @@ class Prediction:
 def predict(
     trial: StepTrial | None, load: RunLoad | None, down: float | None, now: float, daily_upload: int | None = None
 ) -> Prediction:
-    """Work out a day of training without a pause. `down`: bytes per second of download. `now`: run time."""
+    """Predict a day of training without pauses. `down`: download rate, bytes per second. `now`: run time.
+    `daily_upload`: the user's limit in bytes."""
     if trial is None:
         return Prediction()
     each_way = None if load is None else _bytes_a_day(load, trial.step_s)
@@ -92,13 +94,13 @@ def predict(
 
 
 def _bytes_a_day(load: RunLoad, step_s: float) -> int | None:
-    """Return what crosses the line each way. With a clock in steps this machine's own pace tells how often."""
+    """Return the bytes per day each way. With a clock in steps this follows from the measured time of a step."""
     every_s = load.clock.sync_every * (1.0 if load.clock.kind == "seconds" else step_s)
     return bytes_a_day(load.method, load.sync_bytes, every_s)
 
 
 def _first_exchange(trial: StepTrial, load: RunLoad, down: float | None, now: float) -> float | None:
-    """Return when the first exchange is due: after the state has come, and one complete `sync_every` of work."""
+    """Return the seconds until the first exchange: the state must arrive, and one `sync_every` of work follows."""
     if not load.method.exchanges or down is None:
         return None
     joined_s = START_S + max(trial.prepared_s, load.state_bytes / down)

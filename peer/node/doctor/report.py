@@ -1,4 +1,4 @@
-"""The report of an examination, for a person and for a program."""
+"""Formats the report of an examination, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ VERDICTS = {
 
 
 def line_of(finding: DoctorFinding) -> str:
-    """Write a finding, and its fix on a line of its own."""
+    """Return a finding as text, with its fix on a second line."""
     text = f"{MARKS[finding.severity]:<8} {finding.what:<10} {finding.measured}"
     return f"{text}\n{'':<20}fix: {finding.fix}" if finding.fix else text
 
 
 def closing(findings: Sequence[DoctorFinding], prediction: Prediction, with_run: bool) -> str:
-    """Write the end of the report: the prediction, and what all comes to."""
+    """Return the end of the report: prediction and verdict."""
     end = readiness(findings)
     counts = {severity: sum(one.severity is severity for one in findings) for severity in Severity}
     errors, warnings = counted(counts[Severity.ERROR], "error"), counted(counts[Severity.WARNING], "warning")
@@ -34,7 +34,7 @@ def closing(findings: Sequence[DoctorFinding], prediction: Prediction, with_run:
 
 
 def in_json(findings: Sequence[DoctorFinding], prediction: Prediction) -> str:
-    """Write the report as `--json` prints it."""
+    """Return the report as `--json` prints it."""
     report: dict[str, Any] = {
         "verdict": str(readiness(findings)),
         "findings": [one.as_json() for one in findings],

@@ -1,4 +1,4 @@
-"""The run that a user names, and the examination of this machine for it."""
+"""Reads the run that the user named for an examination."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ NO_RUN = RunId(bytes(32))
 
 @dataclass(frozen=True, slots=True)
 class NamedRun:
-    """The run that was named. No ticket: none was, or it cannot be read, which the findings tell."""
+    """The run that the user named. `ticket` None: no run was named, or its ticket cannot be read, which `findings`
+    reports."""
 
     ticket: Ticket | None = None
     manifest: SignedManifest | None = None
@@ -25,7 +26,7 @@ class NamedRun:
 
     @classmethod
     def of(cls, text: str | None) -> NamedRun:
-        """Read a ticket, `@FILE`, or a manifest file. Raises nothing: a wrong one is a finding."""
+        """Read a ticket, `@FILE`, or a manifest file. Never raises: an error becomes a finding."""
         if text is None:
             return cls()
         try:
@@ -37,7 +38,7 @@ class NamedRun:
             return cls(findings=(failure("ticket", error),))
 
     def within(self, options: PeerOptions) -> PeerOptions:
-        """Return a user's options for this run."""
+        """Return the user's options extended by this run."""
         if self.ticket is None:
             return options
         peers = (*options.initial_peers, *self.ticket.addresses)

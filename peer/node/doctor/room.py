@@ -1,4 +1,4 @@
-"""Memory and disk against the need of a run, as `peer join` works it out."""
+"""Compares memory and disk of this machine with the need of a run, as `peer join` computes it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from peer.run.options import PeerOptions
 from peer.run.resolve import resolve
 
 LITTLE_DISK, LITTLE_MEMORY = 2 * 10**9, 2**30
-"""Bytes that no run of use gets by with."""
+"""Bytes of disk and of memory below which no useful run fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskNeed:
-    """Bytes in the home, at most."""
+    """Largest need of disk space in the home, in bytes."""
 
     checkpoints: int
     files: int
     """The run's files."""
     exchange: int
-    """Memory that daemon and trainer share, and copies for joiners."""
+    """The arena of daemon and trainer, and copies of the state for joiners."""
 
     @property
     def total(self) -> int:
@@ -40,8 +40,8 @@ class DiskNeed:
 
 
 def disk_need(manifest: Manifest, options: PeerOptions) -> DiskNeed:
-    """Return what the run takes in the home."""
-    from peer.state.checkpoint import checkpoint_bytes  # torch may be what is wrong here
+    """Return the disk space that the run takes in the home."""
+    from peer.state.checkpoint import checkpoint_bytes  # imported late, because torch may be broken
     from peer.state.snapshot import KEEP
 
     method, parameters = resolve(manifest.sync), manifest.model.parameters
@@ -55,7 +55,7 @@ def disk_need(manifest: Manifest, options: PeerOptions) -> DiskNeed:
 
 
 def free_disk(home: Path) -> int | None:
-    """Return the free bytes on the disk of a home. None: the system does not tell."""
+    """Return the free bytes on the disk of a home. None: the system does not report it."""
     try:
         return shutil.disk_usage(nearest(home)).free
     except OSError:
@@ -63,7 +63,7 @@ def free_disk(home: Path) -> int | None:
 
 
 def held_disk(run_folder: Path, keep: int) -> int:
-    """Return the bytes that checkpoints of earlier starts take, which new ones replace."""
+    """Return the bytes of checkpoints of earlier starts, which new ones replace."""
     from peer.state.checkpoint import CheckpointStore
 
     try:
@@ -73,7 +73,7 @@ def held_disk(run_folder: Path, keep: int) -> int:
 
 
 def disk(home: Path, free: int | None, need: DiskNeed | None = None, held: int = 0) -> DoctorFinding:
-    """Compare the free bytes of the home's disk with the need. `held`: of the need, what lies there already."""
+    """Compare the free bytes on the home's disk with the need. `held`: part of the need that is on the disk already."""
     if free is None:
         return warning("disk", f"the system does not tell what is free at {home}", "Look with: df -h")
     told = f"{amount(free, 'bytes')} are free at {nearest(home)}"
@@ -98,7 +98,8 @@ def memory(
     device: str = "auto",
     tensors: tuple[TensorSpec, ...] | None = None,
 ) -> DoctorFinding:
-    """Compare the free memory with what daemon and trainer take. None: what the system says is available."""
+    """Compare the free memory with the need of daemon and trainer. `free` None: use what the system reports as
+    available."""
     if free is None:
         try:
             free = int(psutil.virtual_memory().available)

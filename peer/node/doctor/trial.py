@@ -1,7 +1,8 @@
-"""A few inner steps of the run's model, in a child process as the trainer is, by the trainer's own memory fitting.
+"""Tries a few inner steps of the run's model in a child process, as the trainer does, including its fitting of the
+micro-batch.
 
-The parameters are zeros: how long a step takes and what it holds does not depend on them. Data that would have to be
-fetched is replaced by the standard library of Python."""
+All parameters are zero, because neither time nor memory of a step depends on their values. Data that would have to be
+fetched is replaced by Python's standard library."""
 
 from __future__ import annotations
 
@@ -29,15 +30,16 @@ from peer.trainer.client import TrainerClient
 from peer.trainer.subprocess import TrainerSubprocess
 
 MEASURED_STEPS = 3
-"""As many as `peer join` judges a machine by."""
+"""Inner steps that are measured, as many as in `peer join`."""
 WITHIN_S = 120.0
-"""Seconds for the start of the trainer and all steps."""
+"""Time limit for the trainer's start and all steps, in seconds."""
 LONG_STEP_S = 15.0
 GUEST = PeerId("guest")
 
 
 class StepTrialRun:
-    """One trial. `folder` is for this alone. `early`: a trainer process that is loading torch already."""
+    """One trial. `folder`: a temporary folder for it alone. `early`: a trainer process that is already loading torch,
+    or None."""
 
     def __init__(self, options: PeerOptions, folder: Path, early: TrainerSubprocess | None) -> None:
         self._options = options
@@ -45,7 +47,8 @@ class StepTrialRun:
         self._early_trainer = early
 
     async def run(self, manifest: Manifest, files: RunFiles) -> tuple[StepTrial | None, DoctorFinding]:
-        """Make the trial. Raises nothing: an error of the trainer is the finding."""
+        """Make the trial. Return its result, None if it failed, and the finding. Errors of the trainer are returned as
+        findings."""
         if isinstance(manifest.model, CustomSection):
             return None, fine("training", "your own loop makes the steps: nothing of them is tried here")
         cost = cost_of(manifest.model, resolve(manifest.sync), files.tensors)
@@ -87,9 +90,9 @@ class StepTrialRun:
         )
 
     async def _step_s(self, trainer: TrainerClient) -> float:
-        """Return the seconds from one inner step to the next, with the rests that the user's shares ask for.
+        """Return the seconds from one inner step to the next, including the rests that the user's shares require.
 
-        The first step warms up, and counts only where steps are long."""
+        The first step warms up, and is used only if steps are very long."""
         worked_before, steps_before = 0.0, 0
         for steps in (1, MEASURED_STEPS):
             began = time.monotonic()
@@ -103,7 +106,7 @@ class StepTrialRun:
 
 
 def judged(trial: StepTrial, manifest: Manifest) -> DoctorFinding:
-    """Judge the pace of this machine for the rounds of the run."""
+    """Judge this machine's speed for the rounds of the run."""
     method = resolve(manifest.sync)
     told = f"{trial.tokens_per_step / trial.step_s:,.0f} tokens a second on {trial.reason}"
     if method.clock == "seconds" and (slow := of_steps(trial.step_s, method.round_length, manifest.rounds)) is not None:

@@ -1,6 +1,7 @@
-"""A guest's visit to the run: reaching it, its manifest and papers, the look from outside, and the line.
+"""Examines the run through a temporary node: reaches it, fetches manifest and statements, has peers dial this machine,
+and measures the line.
 
-Every step returns findings, and keeps the facts that later steps and the prediction need."""
+Every step returns findings, and stores facts for later steps and for the prediction."""
 
 from __future__ import annotations
 
@@ -43,15 +44,15 @@ from peer.state.artifacts.fetcher import ArtifactFetcher
 
 LOOK_S = 0.25
 OUTSIDE_S, WAYS_S = 16.0, 8.0
-"""Seconds for the others to try to dial us; and then for a router or a relay to help a machine that is closed."""
+"""Seconds for other peers to dial this machine, and then for a router or relay to help a machine that is closed."""
 CALL_S = 10.0
 DOWNLOAD_S, DOWNLOAD_BYTES = 5.0, 4 * 2**20
-"""A piece of the state is read for so long, or so far."""
+"""Limits of a download measurement: seconds, and bytes."""
 UPLOAD_S = 20.0
 ASKED = 2
-"""Peers that the line is measured with, the better of the two counts."""
+"""Number of peers with which the line is measured. The better result counts."""
 SHIFT_S = 2.0
-"""A clock that is wrong by more is corrected here, so that everything else can be looked at."""
+"""Clock error in seconds above which this process corrects its clock, so that the other checks can be made."""
 
 Measure = Callable[[PeerRecord], Awaitable[MeasuredLine]]
 
@@ -61,7 +62,7 @@ Looking = JoinSequence[RunFiles, None, None]
 
 @dataclass(slots=True)
 class RunVisit:
-    """One visit. `node` is a guest's, and `folder` takes the run's files."""
+    """One examination of a run. `node`: a temporary node. `folder`: receives the run's files."""
 
     node: OpenNode
     options: PeerOptions
@@ -69,7 +70,7 @@ class RunVisit:
     joining: Looking = field(init=False)
     records: dict[PeerId, PeerRecord] = field(default_factory=dict)
     down: float | None = None
-    """Bytes per second."""
+    """Measured download rate in bytes per second. None: not measured."""
     _log: StatementLog | None = None
 
     def __post_init__(self) -> None:
@@ -80,11 +81,11 @@ class RunVisit:
         return self.joining.manifest if self.joining.has(Stage.MANIFEST) else None
 
     def rounds(self) -> RoundClock | None:
-        """Return the clock of the run."""
+        """Return the clock of the run. None: there is no manifest."""
         start = 0.0 if self._log is None else known_start(self._log, None)
         return None if self.manifest is None else clock_from(self.manifest, start)
 
-    # -- the steps of the join, as far as a guest takes them ---------------------------------------------------------
+    # -- the steps of the join up to the files -------------------------------------------------------------------------
 
     async def _manifest(self, joining: Looking) -> SignedManifest:
         return await obtain_manifest(self.node.join_context(), self.options.wait_s)
@@ -105,10 +106,10 @@ class RunVisit:
             store.close()
             work.close()
 
-    # -- what is found -----------------------------------------------------------------------------------------------
+    # -- findings ------------------------------------------------------------------------------------------------------
 
     async def reach(self) -> list[DoctorFinding]:
-        """Reach the run, and get its manifest."""
+        """Reach the run, and fetch its manifest and statements."""
         node, wait_s = self.node, self.options.wait_s
         await self._first_answer(wait_s)
         contact = node.directory.contact()
@@ -132,7 +133,7 @@ class RunVisit:
             await asyncio.sleep(LOOK_S)
 
     def _go_by_their_clock(self) -> None:
-        """Correct this process's clock for the time of the visit."""
+        """Correct this process's clock by that of the run's nodes."""
         offset = self.node.directory.contact().clock_offset_s
         if offset is not None and abs(offset) > SHIFT_S:
             self.node.local.clock.observe(offset, OPERATOR)
@@ -142,7 +143,7 @@ class RunVisit:
         return [clock(self.node.directory.contact(), min(limit, CLOCK_LIMIT_S))]
 
     async def _goes_on(self) -> DoctorFinding:
-        """Look whether the run is over, and who takes part."""
+        """Check whether the run has ended, and count the peers that train."""
         try:
             joining = await self.joining.run(until=Stage.TERMS)
         except (RunEnded, JoinRefused) as error:
@@ -160,7 +161,7 @@ class RunVisit:
         return fine("run", told)
 
     async def fetch_files(self) -> tuple[RunFiles | None, DoctorFinding]:
-        """Fetch the run's files and look at them. None: they cannot be had, or cannot be used here."""
+        """Fetch the run's files and check them. None: they cannot be fetched or used here."""
         wanted = files_to_train(self.joining.manifest)
         if not wanted:
             return RunFiles(), fine("files", "the run has none")
@@ -172,7 +173,7 @@ class RunVisit:
         return joining.files, fine("files", f"{', '.join(wanted)}: {size}, fetched and checked")
 
     async def look_from_outside(self) -> DoctorFinding:
-        """Have peers of the run dial this machine, by the run's own probe."""
+        """Have peers of the run dial this machine, with the run's own reachability probe."""
         node = self.node
         state, until = node.reach.reachability, time.monotonic() + OUTSIDE_S
         while state.reachable() is None and time.monotonic() < until:
@@ -194,7 +195,7 @@ class RunVisit:
         )
 
     async def _help_from_outside(self) -> None:
-        """Give the router and the relays a moment to open a way for us."""
+        """Wait a moment for the router or a relay to make this machine reachable."""
         until = time.monotonic() + WAYS_S
         while time.monotonic() < until and not self.node.mapping.carries():
             if self.node.reservations.relays() and not self.node.mapping.endpoints():
@@ -215,7 +216,8 @@ class RunVisit:
     async def _best(
         self, direction: str, measure: Measure, peers: Sequence[PeerRecord], load: Load | None
     ) -> MeasuredLine:
-        """Measure with another peer where the first looks slow: that may be its own line."""
+        """Measure with up to `ASKED` peers, until one looks fast enough: a slow result may be due to the peer's own
+        line."""
         why, found = "no peer of the run can be dialled", list[MeasuredLine]()
         for peer in peers[: 2 * ASKED]:
             try:
@@ -232,7 +234,7 @@ class RunVisit:
         return MeasuredLine("upload", found.bytes_per_s, found.nbytes, peer.peer_id, cap=self.options.max_upload)
 
     async def _download(self, peer: PeerRecord) -> MeasuredLine:
-        """Read a piece of the peer's state for a while; the piece itself is of no use here."""
+        """Measure a download by reading a piece of the peer's state, which is discarded."""
         transport = self.node.transport
         index = await fetch_state_index(transport, peer)
         piece = max(range(len(index.pieces)), key=lambda number: index.pieces[number].nbytes)

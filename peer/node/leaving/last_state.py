@@ -1,4 +1,4 @@
-"""The last things that are done with a run's state before the daemon closes: save it, and evaluate it."""
+"""Saves and evaluates a run's state before the daemon closes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from peer.state.checkpointer import Checkpointer
 
 
 async def save_last_state(checkpointer: Checkpointer, evaluations: Evaluations, round_: int, say: Say) -> None:
-    """Write a checkpoint. Then evaluate the state, unless that is done already or takes too long here."""
+    """Write a checkpoint. Then evaluate the state, unless that was done already or would take too long on this
+    machine."""
     await checkpointer.save_now(round_)
     if not (limit_s := evaluations.last_limit_s()):
         return

@@ -1,4 +1,4 @@
-"""What leaving takes on this machine, part by part, by what was measured."""
+"""Plans what a daemon does when it leaves, and estimates the time of each part from measurements."""
 
 from __future__ import annotations
 
@@ -15,57 +15,57 @@ if TYPE_CHECKING:
     from peer.node.compose import DaemonPeer
 
 EXCHANGE_LEAST_S = 4.0
-"""Seconds that an exchange under way is always given."""
+"""Seconds that an exchange under way always gets."""
 EXCHANGE_MOST_S = 30.0
-"""An exchange that would take longer is given up after `EXCHANGE_LEAST_S`; its work is kept in the checkpoint."""
+"""An exchange that needs longer is abandoned after `EXCHANGE_LEAST_S`. Its work is kept in the checkpoint."""
 CLOSING_S = 2.0
 """Seconds for the record's withdrawal, the connections and the child processes."""
 MARGIN = 0.25
-"""Part of the measured times that is announced on top of them."""
+"""Fraction that is added to the measured times in the announcement."""
 SHOWN_S = 0.5
-"""A shorter part is not named."""
+"""Shorter parts are not shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeavingPart:
-    """One thing that is done before the daemon ends."""
+    """One thing that a daemon does before it ends."""
 
     name: str
     seconds: float
     why: str
-    """How the time is known, or why there is none, for a person."""
+    """Basis of the estimate, or why the part takes no time, for a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeavingPlan:
-    """What a daemon does before it ends, and how long that takes."""
+    """What a daemon does before it ends, and how long that takes. `at`: monotonic seconds when leaving began."""
 
     parts: tuple[LeavingPart, ...] = ()
     at: float = field(default_factory=time.monotonic)
 
     @property
     def announced_s(self) -> float:
-        """Seconds, with the margin."""
+        """Estimated seconds, including the margin."""
         return CLOSING_S + (1 + MARGIN) * sum(part.seconds for part in self.parts)
 
     @property
     def exchange_limit_s(self) -> float:
-        """Seconds after which an exchange under way is given up."""
+        """Seconds after which an exchange under way is abandoned."""
         expected = sum(part.seconds for part in self.parts if part.name == "exchange")
         return min(EXCHANGE_LEAST_S + 2 * expected, EXCHANGE_LEAST_S + EXCHANGE_MOST_S)
 
     def summary(self) -> str:
-        """Write the plan as one line: `about 23 s: exchange 6 s, checkpoint 12 s`."""
+        """Return the plan as one line: `about 23 s: exchange 6 s, checkpoint 12 s`."""
         named = [f"{part.name} {duration(part.seconds)}" for part in self.parts if part.seconds >= SHOWN_S]
         about = f"about {duration(self.announced_s)}"
         return f"{about}: {', '.join(named)}" if named else about
 
     def why(self) -> str:
-        """Write every part with its reason, for the journal."""
+        """Return every part with its reason, for the journal."""
         return "; ".join(f"{part.name} {part.seconds:.1f} s: {part.why}" for part in self.parts)
 
     def report(self) -> LeavingStatus:
-        """For `peer status`."""
+        """Return the plan for `peer status`."""
         return LeavingStatus(
             told=self.summary(),
             announced_s=round(self.announced_s, 1),
@@ -76,7 +76,7 @@ class LeavingPlan:
 
 
 def leaving_plan(peer: DaemonPeer | None) -> LeavingPlan:
-    """Plan the way out of a peer that trains. None: there is nothing to save yet."""
+    """Return the plan for a peer that trains. `peer` None: training has not begun, and nothing has to be saved."""
     if peer is None:
         return LeavingPlan()
     parts, checkpointer = peer.parts, peer.checkpointer
@@ -92,7 +92,7 @@ def leaving_plan(peer: DaemonPeer | None) -> LeavingPlan:
 
 
 def exchange_part(under_way: bool, left: TransferLeft | None) -> LeavingPart:
-    """Return what the exchange under way takes: the bytes that are left over the measured rate."""
+    """Return the time of the exchange under way: the remaining bytes divided by the measured rate."""
     if not under_way:
         return LeavingPart("exchange", 0.0, "none is under way")
     if left is None or not left.rate:
@@ -105,12 +105,12 @@ def exchange_part(under_way: bool, left: TransferLeft | None) -> LeavingPart:
 
 
 def step_part(boundary_s: float) -> LeavingPart:
-    """Return what the trainer's step under way takes."""
+    """Return the time until the trainer's step under way ends."""
     return LeavingPart("step", boundary_s, "the trainer ends its step; this is the longest of the last")
 
 
 def checkpoint_part(checkpointer: Checkpointer) -> LeavingPart:
-    """Return what the last checkpoint takes, and the one that is being completed."""
+    """Return the time of the last checkpoint, and of another one that is still being written."""
     pace = checkpointer.pace
     if checkpointer.completing:
         return LeavingPart("checkpoint", 2 * pace.write_s, f"{pace.write_s_source}; another one is being completed")

@@ -1,5 +1,4 @@
-"""The operator's node: a stable entry to the directory, the source of manifest and ticket, and the first donor. It does
-not train, and the run goes on without it."""
+"""The operator's node from start to end: entry to the directory, source of manifest and ticket, and first donor."""
 
 from __future__ import annotations
 
@@ -68,43 +67,44 @@ from peer.transport.signing import holds
 READ_EVERY_S = 2.0
 KEEP_EVERY_S = 600.0
 KEPT_VIEW = "run_view.json"
-"""File of the run's folder with what the view of the run keeps over a restart."""
+"""File in the run's folder that stores the part of the run's view that survives a restart."""
 SCRATCH = "fetched"
-"""Folder of the states whose mean is taken, in the run's folder."""
+"""Folder in the run's folder for fetched states whose mean is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorRun:
-    """A run on its operator's disk."""
+    """A run on its operator's disk: manifest, opened files, and the files that joiners may fetch."""
 
     signed: SignedManifest
     files: RunFiles
     sources: dict[str, Path]
-    """The artifacts that joiners may fetch, by digest."""
+    """Paths of the artifacts that joiners may fetch, by digest."""
     path: Path
-    """The manifest's file."""
+    """The manifest file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorOptions:
-    """The operator's choices for the run, beyond the node's own options."""
+    """The operator's options for the run, beyond the node's own options."""
 
     ticket_file: Path | None = None
     min_peers: int = 1
-    """Round 0 begins once so many peers are ready."""
+    """Number of ready peers at which round 0 is scheduled."""
     state: Path | None = None
-    """A checkpoint folder to give to joiners in place of the first state, until the run ends."""
+    """A checkpoint folder that joiners are given in place of the first state, until the run ends."""
     data: Path | None = None
-    """A folder of token shards."""
+    """A folder of token shards to serve."""
     keep_latest: bool = True
     keep_every_s: float = KEEP_EVERY_S
     check: bool = True
-    """Evaluate a state before it is kept."""
+    """Whether a state is evaluated before it is kept."""
     pages: DaemonPages = NO_PAGES
 
 
 async def run_bootstrap(options: NodeOptions, manifest_path: Path, operator_options: OperatorOptions, say: Say) -> int:
-    """Serve until a signal or `peer leave`; the exit code. Raises PeerError for everything a person can mend."""
+    """Serve the run until a stop signal or `peer leave`, and return the exit code. Raises PeerError for every problem
+    that a user can fix."""
     signed = load_signed(manifest_path)
     run_id = RunId(signed.run_id)
     files, sources = operator_files(manifest_path, signed.manifest, operator_options.data, say)
@@ -141,7 +141,7 @@ async def _donate(node: OpenNode, run: OperatorRun, operator_options: OperatorOp
     cache = ArtifactCache(node.local.home.artifacts, node.local.options.cache_disk)
     await asyncio.to_thread(fill_home, folder, cache, signed, run.files, run.sources, say)
     artifact_server = ArtifactServer(cache, run.sources, copying.start)
-    artifact_server.on_artifacts([bytes.fromhex(digest) for digest in run.sources])  # begins to check them
+    artifact_server.on_artifacts([bytes.fromhex(digest) for digest in run.sources])  # starts to verify the files
     node.handler.register(manifest=signed, statements=statements, artifacts=artifact_server)
     first = FirstFiles(
         run.files.tensors, run.files.config, run.sources.get(signed.manifest.init), folder.path, run.path
@@ -178,7 +178,7 @@ async def _donate(node: OpenNode, run: OperatorRun, operator_options: OperatorOp
         nonlocal page
         page = address
 
-    if node.local.me == log.operator:  # whoever takes this node over can amend the run
+    if node.local.me == log.operator:  # a compromised node could amend the run
         say(f"the operator's key lies on this node: {_offline(run.path)}")
     with hold(cache, signed, run.files):
         source = PageSource(home=node.local.home.path, report=status, metrics=DaemonMetrics(status))
@@ -202,8 +202,8 @@ def _keeper(
     served_state: ServedState,
     known_peers: Callable[[], Collection[PeerId]],
 ) -> StateKeeper:
-    """`known_peers`: returns the peers that others signed receipts for. In a run whose model has no code here they
-    decide, with the distances between states, which state is kept."""
+    """Create the keeper of states. `known_peers`: returns the peers for which others signed receipts. In a run of a
+    custom model, whose states cannot be evaluated, they and the distances between states decide which state is kept."""
     folder, context, momentum = node.local.folder, node.join_context(), served_state.momentum
     custom = isinstance(watched.manifest.model, CustomSection)
     trusted = known_peers if custom else None
@@ -229,7 +229,7 @@ def _view(
     keeper: StateKeeper,
     ticket: str,
 ) -> RunView:
-    """Return the run's view, which peers' summaries fill."""
+    """Create the run's view, which is built from peers' summaries."""
     manifest, directory = run.signed.manifest, node.directory
     facts = RunFacts(
         run_id=node.local.run_id,
@@ -294,7 +294,7 @@ async def _serve(
 
 
 def _offline(manifest: Path) -> str:
-    """Return the fix for an operator whose key lies on a node. `manifest`: its file."""
+    """Return the advice for an operator whose key lies on a node. `manifest`: its file."""
     return (
         "keep it offline, give the node a key of its own, and delegate to that: "
         f"peer manifest delegate {for_shell(manifest)} NODE --identity-path OPERATOR_KEY"
@@ -304,7 +304,7 @@ def _offline(manifest: Path) -> str:
 def _status(
     node: OpenNode, run: OperatorRun, statements: StatementSync, layout: Layout, began: float, keeper: StateKeeper
 ) -> DaemonStatus:
-    """`began`: when it started, seconds since the epoch."""
+    """Return the status of the node. `began`: start of the process, seconds since the epoch."""
     status = keeper.status.value
     return replace(
         node_status(node, statements, began, "bootstrap"),
@@ -320,7 +320,7 @@ def _status(
 
 
 def _tell_news(local: LocalNode, event: events.Event) -> None:
-    """Print what an event of the network side says. A bootstrap node keeps no journal."""
+    """Print an event of the network side. A bootstrap node has no journal."""
     match event:
         case events.ReachabilityChanged(reachable=reachable, reason=why):
             local.say(f"others can reach this node: {'yes' if reachable else 'NO'}: {why}")
@@ -330,8 +330,8 @@ def _tell_news(local: LocalNode, event: events.Event) -> None:
 
 
 def _statements(node: OpenNode, run: OperatorRun, round_now: Callable[[], int]) -> StatementSync:
-    """Read the statements that were kept, and the operator's delegations. A bootstrap node keeps no journal: it prints
-    what is new."""
+    """Load the stored statements and the operator's delegations. New statements are printed, because a bootstrap node
+    has no journal."""
 
     def say(event: events.Event) -> None:
         match event:
@@ -346,7 +346,7 @@ def _statements(node: OpenNode, run: OperatorRun, round_now: Callable[[], int]) 
 
     log = StatementLog.of(node.local.run_id, run.signed.manifest, node.local.clock.now)
     held = StatementSync(log, say, node.local.folder.path, round_now)
-    with contextlib.suppress(ManifestError):  # printed when the file is read again, in a moment
+    with contextlib.suppress(ManifestError):  # reported when the file is read again shortly
         held.read(beside(run.path, PAPER))
     return held
 
@@ -354,7 +354,8 @@ def _statements(node: OpenNode, run: OperatorRun, round_now: Callable[[], int]) 
 def _about_statements(
     node: OpenNode, statements: StatementSync, manifest: Path, look_every_s: float
 ) -> list[Coroutine[Any, Any, None]]:
-    """Read the operator's files whenever they changed, and ask other nodes of the run, which may hold more."""
+    """Return the coroutines that read the operator's files after each change, and that ask other nodes for further
+    statements."""
     every_s = max(ASK_EVERY_S, look_every_s / 2)
     return [
         *(_read(node, beside(manifest, family), statements.read) for family in FAMILIES),
@@ -370,7 +371,7 @@ async def _read(node: OpenNode, operators_file: Path, read: Callable[[Path], Non
             if state != seen:
                 seen = state
                 read(operators_file)
-        except PeerError as error:  # said once for each state of the file; those in force stay in force
+        except PeerError as error:  # reported once per version of the file; earlier statements remain in force
             node.local.say(f"{error.found}: nothing of it is handed on from there")
         await asyncio.sleep(READ_EVERY_S)
 
@@ -384,5 +385,6 @@ def _state_of(file: Path) -> tuple[int, int] | None:
 
 
 async def _ask_who_reaches(node: OpenNode) -> None:
-    """A node nobody can reach is no bootstrap: say so."""
+    """Have peers dial this node until cancelled: a bootstrap node that others cannot reach is useless, and its user is
+    told."""
     await node.reach.run(partial(known, node))

@@ -1,13 +1,12 @@
-"""The newest state of a run, fetched from its peers for the operator's node to keep.
+"""Fetches the newest state of a run from its peers, for the operator's node to keep.
 
-In groups there is one state: the one that most donors agree on by its digest, momentum included. In pairs there are as
-many as peers: a few whole states are fetched next to each other, and their mean is taken. Each comes over the line of
-one home, so that takes no longer than one of them. Where no state can be evaluated, peers that others signed receipts
-for are asked first, and a state that lies apart from the others goes into no mean. A fetched state lies on the disk, so
-that the node needs no memory for it. `peer.protocol.policy.donors` decides whose states, how many, and how long slow
-donors are waited for.
+In a group there is one state: the one whose digest, momentum included, most donors agree on. In pairs every peer has
+another state: a few whole states are fetched in parallel and averaged. Each comes over one donor's line, so that this
+takes no longer than one fetch. If states cannot be evaluated, peers with receipts of others are asked first, and
+outlying states are left out of the mean. Fetched states lie on disk, so that the node needs no memory for them.
+`peer.protocol.policy.donors` decides which donors are asked, how many, and for how long slow ones are awaited.
 
-On failure: another donor takes the place of one that gives nothing."""
+A donor that gives nothing is replaced by another one."""
 
 from __future__ import annotations
 
@@ -50,28 +49,29 @@ from peer.state.transfer.pieces import PieceStore
 from peer.state.unnamed import unnamed_values
 
 MEAN_ELEMENTS = 2**20
-"""Elements whose mean is made at a time."""
+"""Elements that are averaged at a time."""
 
 
 @dataclass(slots=True)
 class Collected:
-    """A state as the peers gave it."""
+    """A state fetched from peers. `params` and `momentum`: flat fp32, None once released. `donors`: peers that gave
+    it."""
 
     params: torch.Tensor | None
     momentum: torch.Tensor | None
     round: int
     donors: tuple[PeerId, ...]
     states: int = 1
-    """Whole states that were fetched next to each other for it."""
+    """Number of whole states that were fetched in parallel for it."""
 
     def release(self) -> None:
-        """Give the space of the tensors back. For a large state that takes long, so a thread does it."""
+        """Free the tensors. Takes long for a large state, so it runs in a thread."""
         self.params = self.momentum = None
 
 
 @dataclass(frozen=True, slots=True)
 class _DonorState:
-    """One donor's state in a file."""
+    """The state of one donor in a file of flat fp32."""
 
     donor: PeerId
     round: int
@@ -80,17 +80,17 @@ class _DonorState:
 
 @dataclass(slots=True)
 class _FetchedStates:
-    """The states that were fetched next to each other."""
+    """The states that are being fetched in parallel for a mean."""
 
     donors: list[PeerRecord]
-    """Those that are left to ask."""
+    """Donors that are still to be asked."""
     taken: list[_DonorState] = field(default_factory=list)
     problem: str = "no peer with a complete state is there"
-    """Why the last donor gave none, for a person."""
+    """Why the last donor gave no state, for a person."""
 
 
 class _FixedDirectory:
-    """A directory that shows a fixed set of records."""
+    """A directory that contains a fixed set of records."""
 
     def __init__(self, records: Sequence[PeerRecord]) -> None:
         self._records = {record.peer_id: record for record in records}
@@ -103,7 +103,7 @@ class _FixedDirectory:
 
 
 class StateCollector:
-    """Fetches states. `scratch` is a folder of its own; `offload` writes and adds in a thread."""
+    """Fetches states of a run. `scratch`: a folder for it alone. `offload`: runs writing and averaging in a thread."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class StateCollector:
         momentum: bool,
         trusted: Callable[[], Collection[PeerId]] | None = None,
     ) -> None:
-        """`trusted`: returns the peers that others signed receipts for, in a run whose states nobody can evaluate.
+        """`trusted`: returns the peers for which others signed receipts, in a run whose states cannot be evaluated.
         None: states are evaluated before they are kept."""
         self._say = context.say
         self._trusted = trusted
@@ -126,7 +126,8 @@ class StateCollector:
         self._momentum = momentum
 
     async def collect(self, records: Sequence[PeerRecord]) -> Collected | str:
-        """Return the state that these peers give, or why none came, for a person."""
+        """Return the state that these peers give, or why there is none, for a person. Raises OSError when it cannot be
+        written."""
         donors = with_own_state(records)
         if self._momentum:
             return await self._fetch(donors)
@@ -159,7 +160,7 @@ class StateCollector:
         return Collected(params, None, round_, givers, min(MEAN_DONORS, len(donors)))
 
     async def _not_apart(self, taken: list[_DonorState], trusted: Collection[PeerId]) -> list[_DonorState]:
-        """Return the states that do not lie apart from the others."""
+        """Return the states without the outliers."""
         distances = await self._offload(lambda: distances_of([one.file for one in taken]))
         apart = states_apart(distances, {number for number, one in enumerate(taken) if one.donor in trusted})
         for number, why in apart.items():
@@ -167,7 +168,7 @@ class StateCollector:
         return [one for number, one in enumerate(taken) if number not in apart]
 
     async def _one(self, some: _FetchedStates, donors: Sequence[PeerRecord]) -> None:
-        """Fetch one state that is close to the run's round, of the next donor that gives it."""
+        """Fetch one state that is close to the run's round, from the first donor that gives one."""
         while some.donors:
             donor, file = some.donors.pop(0), self._scratch / str(len(some.donors))
             found = await self._fetch([donor])
@@ -181,12 +182,12 @@ class StateCollector:
                 return
 
     async def _round_of(self, donors: Sequence[PeerRecord]) -> int:
-        """Return the round that the peers among the donors are in now. The first donor's word must not decide it."""
+        """Return the present round of the donors, by their records together, so that one donor cannot decide it."""
         now = await self._context.directory.peers()
         return claimed_round({donor.peer_id: now.get(donor.peer_id, donor).round for donor in donors}) or 0
 
     async def _fetch(self, donors: Sequence[PeerRecord]) -> Collected | str:
-        """Fetch one state from these donors together."""
+        """Fetch one state from these donors together. Return it, or why there is none."""
         context = replace(self._context, directory=cast(Directory, _FixedDirectory(donors)))
         pieces = await self._offload(self._pieces)
         knowledge = RunKnowledge(proven=frozenset(self._trusted() if self._trusted is not None else ()))
@@ -199,7 +200,7 @@ class StateCollector:
         except PeerError as error:
             return error.found
         finally:
-            await uninterrupted(self._offload(pieces.release))  # its space goes back in a thread
+            await uninterrupted(self._offload(pieces.release))  # freeing a large file blocks
 
     def _pieces(self) -> PieceStore:
         momentum = self._on_disk() if self._momentum else None
@@ -214,20 +215,20 @@ class StateCollector:
         return unnamed_values(self._scratch.parent, self._layout.elements)
 
     def _clear(self) -> None:
-        """Remove what a fetch left on the disk."""
+        """Remove the files that a fetch left on disk."""
         with contextlib.suppress(OSError):
             shutil.rmtree(self._scratch)
 
 
 def _write(file: Path, found: Collected) -> None:
-    """Write the params, and let the state go. Raises OSError."""
+    """Write the params to a file, and release the state. Raises OSError."""
     assert found.params is not None
     found.params.numpy().tofile(file)
     found.release()
 
 
 def distances_of(files: Sequence[Path]) -> list[list[float]]:
-    """Return the Euclidean distances between states in files of flat fp32, part by part. Raises OSError."""
+    """Return the matrix of Euclidean distances between states in files of flat fp32. Raises OSError."""
     squares = np.zeros((len(files), len(files)))
     elements = files[0].stat().st_size // 4
     for start in range(0, elements, MEAN_ELEMENTS):
@@ -240,7 +241,7 @@ def distances_of(files: Sequence[Path]) -> list[list[float]]:
 
 
 def write_mean(files: Sequence[Path], into: torch.Tensor) -> None:
-    """Write the mean of states in files of flat fp32, part by part. Raises OSError."""
+    """Write the mean of states in files of flat fp32 into `into`, part by part. Raises OSError."""
     mean = into.numpy()
     for start in range(0, len(mean), MEAN_ELEMENTS):
         part = mean[start : start + MEAN_ELEMENTS]

@@ -1,4 +1,4 @@
-"""The state that the operator's node gives to joiners: the first one, one that the operator names, or the kept one."""
+"""Serves a state to joiners: the first state, a state that the operator names, or the newest kept one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peer.state.snapshot import digest_of_state
 
 
 class ServedState:
-    """Serves one state at a time, and says when nobody should begin with it."""
+    """Serves one state at a time, and refuses it when no joiner should begin with it."""
 
     def __init__(
         self,
@@ -31,7 +31,8 @@ class ServedState:
         *,
         momentum: bool,
     ) -> None:
-        """`start` begins copies; `momentum` tells whether a state contains it, as a group's does."""
+        """`start`: starts making a copy in a thread. `momentum`: whether a state includes outer_momentum, as a group's
+        does."""
         self._node = node
         self._run = run
         self._statements = statements
@@ -41,14 +42,14 @@ class ServedState:
         self._fixed = False
 
     def learn(self, records: Collection[PeerRecord]) -> None:
-        """Take note of the records in the directory now. Raises HomeUnusable."""
+        """Update the run's progress and activity by the records in the directory. Raises HomeUnusable."""
         self._run.progress.learn(records)
         self._run.activity.observe(records, _now())
 
     async def serve_first(self, outer: OuterState, *, named: bool) -> None:
-        """Serve the first state, or one that the operator has `named`, which nothing replaces before the end.
+        """Serve the first state, or one that the operator `named`, which is not replaced before the run ends.
 
-        Its digest is signed, so that nobody begins the run with another state."""
+        Its digest is signed, so that no peer begins the run with another state."""
         self._fixed = named
         digest = await asyncio.to_thread(digest_of, outer.params)
         self._sign(0, await asyncio.to_thread(digest_of_state, outer, momentum=self.momentum))
@@ -59,7 +60,7 @@ class ServedState:
         self._serve(outer, lambda: self._run.progress.value, (lambda: "") if named else outdated_reason)
 
     def serve_kept(self, state: ServableState) -> None:
-        """Serve a kept state."""
+        """Serve a kept state, unless the operator named one."""
         if self._fixed and not self._over():
             return
         facts = state.facts
@@ -79,7 +80,7 @@ class ServedState:
         return self._run.end.over(self._node.local.clock.now())
 
     def _sign(self, round_: int, digest: bytes) -> None:
-        """Sign what the state of a round is, and hand it on. A node that may not sign digests signs none."""
+        """Sign the digest of the state of a round, and publish it. Does nothing if this node may not sign digests."""
         local, statements = self._node.local, self._statements
         with contextlib.suppress(BadPayload):
             statements.add_own([statements.log.sign_digest(local.identity, round_, digest, local.clock.now())])
@@ -96,7 +97,7 @@ class ServedState:
             outdated_reason=outdated_reason,
         )
         self._node.handler.register(state=self._state)
-        self._start(former.clear)  # the last reference: to give a large state's space back takes long
+        self._start(former.clear)  # drops the last reference in a thread, because freeing a large state takes long
 
 
 def _now() -> float:

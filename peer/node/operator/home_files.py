@@ -1,7 +1,5 @@
-"""The files of a run in the home of its operator's node, as in the home of any peer.
-
-So the node's home is a source of the model like any other: manifest, small files and a hold-out shard lie where a
-peer keeps them."""
+"""Copies the files of a run into the home of its operator's node, to the places where any peer has them. The node's
+home is then a source of the model like any other."""
 
 from __future__ import annotations
 
@@ -39,7 +37,8 @@ def fill_home(
     sources: Mapping[str, Path],
     say: Say,
 ) -> None:
-    """Put manifest and artifacts where a peer keeps them, as far as the operator's own files have them.
+    """Copy manifest and artifacts to their places in the home, as far as the operator has them. Copies that fail are
+    reported.
 
     Runs in a thread. Raises HomeUnusable."""
     store_signed(folder.manifest, signed)
@@ -57,7 +56,7 @@ def fill_home(
 
 
 def hold(cache: ArtifactCache, signed: SignedManifest, files: RunFiles) -> contextlib.ExitStack:
-    """Keep these artifacts from being evicted until the stack is closed."""
+    """Protect these artifacts from eviction until the returned stack is closed."""
     held = contextlib.ExitStack()
     for ref in wanted(signed, files):
         held.enter_context(cache.holding(ref.digest))
@@ -65,13 +64,13 @@ def hold(cache: ArtifactCache, signed: SignedManifest, files: RunFiles) -> conte
 
 
 def _copied(cache: ArtifactCache, ref: ArtifactRef, source: Path) -> bool:
-    """Copy a file into the cache; return whether its bytes are the artifact's. Raises OSError, CacheTooSmall."""
+    """Copy a file into the cache. Return whether its bytes are those of the artifact. Raises OSError, CacheTooSmall."""
     draft = cache.draft(ref)
     if draft is None:
         return True
     with contextlib.closing(draft), source.open("rb") as file:
         draft.clear()
-        offer = ArtifactOffer(PeerId(""), ref)  # nobody gave it: it is the operator's own
+        offer = ArtifactOffer(PeerId(""), ref)  # no donor: the file is the operator's own
         for number, nbytes in enumerate(draft.sizes):
             data = file.read(min(nbytes, PIECE_BYTES))
             if len(data) != nbytes:

@@ -1,5 +1,5 @@
-"""What the operator's node gives to joiners: parameters made from the manifest's seed, those that the manifest names by
-their digest, or a checkpoint that the operator wants everybody to go on from."""
+"""Makes the state with which a run begins: from the manifest's seed, from the file that the manifest names by digest
+(`init`), or from a checkpoint that the operator gives."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from peer.trainer.sandbox import write_weights
 
 @dataclass(frozen=True, slots=True)
 class FirstFiles:
-    """The operator's files that a first state is made of."""
+    """The operator's files from which a first state is made."""
 
     tensors: Sequence[TensorSpec] | None = None
-    """Those of a foreign model, in its own order."""
+    """Tensors of a foreign model, in its own order."""
     config: Path | None = None
     """The config.json of a foreign model."""
     init: Path | None = None
     """The state that the manifest names: flat fp32, little endian, in the model's own order."""
     scratch: Path | None = None
-    """Folder in which the first state lies, in a file without a name. None: in memory."""
+    """Folder in which the first state lies, in an unnamed file. None: in memory."""
     manifest: Path = Path("run.toml")
-    """The operator's file, for the command that amends it."""
+    """The manifest file, for the command that amends the run."""
 
 
 NO_FILES = FirstFiles()
@@ -47,8 +47,8 @@ NO_FILES = FirstFiles()
 def first_state(
     manifest: Manifest, layout: Layout, folder: Path | None, say: Callable[[str], None], files: FirstFiles = NO_FILES
 ) -> OuterState:
-    """`folder`: a checkpoint of a peer, if one was given. Raises StateError when it is not what the run needs, and
-    ModelError when a foreign model cannot be made here."""
+    """Return the state that joiners are given. `folder`: a checkpoint of a peer, if the operator gave one. Raises
+    StateError when that does not fit the run, ModelError when a foreign model cannot be built here."""
     made = _first_params(manifest, layout, folder, say, files)
     if not bool(torch.isfinite(made).all()):
         raise StateError(f"the first state of run {manifest.name!r} holds NaN or infinity", "Give an earlier state.")
@@ -101,7 +101,7 @@ def _random(
 
 
 def load_flat(file: Path, elements: int) -> torch.Tensor:
-    """Read flat fp32 parameters. Raises StateError."""
+    """Read flat fp32 parameters from a file. Raises StateError."""
     try:
         size = file.stat().st_size
         if size != 4 * elements:
@@ -115,8 +115,8 @@ def load_flat(file: Path, elements: int) -> torch.Tensor:
 
 
 def load_params(folder: Path, elements: int | None) -> torch.Tensor:
-    """`outer_params` of a checkpoint, flat fp32 in its own run's order. `elements`: how many there have to be, if that
-    is known. Raises StateError."""
+    """Read `outer_params` of a checkpoint, flat fp32 in the order of its own run. `elements`: expected number, None if
+    not known. Raises StateError."""
     advice = "Give --state a checkpoint folder of a peer of this run."
     try:
         params = Checkpoint(folder, {}, 0).params()
@@ -129,7 +129,8 @@ def load_params(folder: Path, elements: int | None) -> torch.Tensor:
 
 
 def _named_by(manifest: Manifest, params: torch.Tensor, own: Layout, layout: Layout, where: Path) -> torch.Tensor:
-    """The manifest's first state, in the order of the run's layout."""
+    """Return the state in the order of the run's layout, after checking its digest against the manifest's `init`.
+    Raises StateError."""
     if (found := digest_of(params).hex()) != manifest.init:
         raise StateError(
             f"the state in {where} is {found[:16]}…, the run begins from {manifest.init[:16]}…",
@@ -139,7 +140,7 @@ def _named_by(manifest: Manifest, params: torch.Tensor, own: Layout, layout: Lay
 
 
 def rearranged(params: torch.Tensor, now: Layout, wanted: Layout) -> torch.Tensor:
-    """The same tensors in another order; flat fp32, copied."""
+    """Return a copy of flat fp32 parameters, with the tensors in the order of another layout."""
     flat = torch.empty_like(params)
     given = dict(views_of(params, now))
     for name, view in views_of(flat, wanted):

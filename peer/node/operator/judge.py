@@ -1,9 +1,8 @@
-"""Whether a state is good enough to be kept: a child process evaluates it, at the lowest priority.
+"""Evaluates states before they are kept, in a child process at the lowest priority, because the daemon itself never
+evaluates. One child runs at a time.
 
-The daemon itself never evaluates. One child runs at a time, because the keeper of states awaits it.
-
-The child reports that it has loaded its libraries, before it opens the state. A state that breaks it afterwards is not
-judged. A child that does not come so far says nothing about any state: no state would ever be checked."""
+The child reports when it has loaded its libraries, before it opens the state. If it fails after that, the state is not
+judged. If it fails before, the machine is at fault, and no state could ever be checked."""
 
 from __future__ import annotations
 
@@ -21,23 +20,23 @@ from peer.python_child import start_python, without_options
 
 NICE = 19
 JUDGE_S = 1800.0
-"""Seconds that an evaluation may take. At the lowest priority a busy machine hardly serves it."""
+"""Time limit of an evaluation in seconds. At the lowest priority a busy machine hardly runs the child."""
 MOST_ANSWER_BYTES = 2**16
 PROGRAM = ("peer", "eval", "--report-start", "--json")
-"""Module and arguments of the child. The folder follows them."""
+"""Module and arguments of the child. The state's folder is appended."""
 STARTED = {"started": True}
 """The line that the child prints before it opens the state."""
 START_TRIES, START_AGAIN_S = 3, 60.0
-"""How often a child is started that does not come up although an earlier one did, and the seconds in between. The
-machine may be short of memory for a moment."""
+"""Number of attempts to start a child if an earlier one has started, and the seconds between them. The machine may be
+short of memory for a moment."""
 
 
 class NotJudged(Exception):
-    """The evaluation itself failed: the state is neither good nor bad."""
+    """The evaluation itself failed, so that the state is neither good nor bad."""
 
 
 class StateJudge:
-    """Evaluates states in a child process. `program`: a module and its arguments, which the folder follows."""
+    """Evaluates states in a child process. `program`: module and arguments, to which the state's folder is appended."""
 
     def __init__(
         self, program: Sequence[str] = PROGRAM, limit_s: float = JUDGE_S, again_s: float = START_AGAIN_S
@@ -48,15 +47,15 @@ class StateJudge:
         self._has_started = False
 
     async def ensure_starts(self) -> None:
-        """Start a child that has no state to evaluate. Raises JudgeFailed when it does not come up."""
-        with contextlib.suppress(NotJudged):  # there is no state
+        """Start a child without a state to evaluate. Raises JudgeFailed when it does not start."""
+        with contextlib.suppress(NotJudged):  # expected, since there is no state
             await self.loss_of(Path(os.devnull))
 
     async def loss_of(self, state: Path) -> float:
-        """Return the loss of a checkpoint's folder, which may not be finite.
+        """Return the loss of a checkpoint folder in nats per token, which may be NaN or infinite.
 
-        Raises NotJudged, or JudgeFailed when the child does not come up: at once, or at the third try if another child
-        of this process did."""
+        Raises NotJudged, or JudgeFailed when the child does not start: at the first attempt, or at the third if an
+        earlier child of this process started."""
         for tries_left in reversed(range(START_TRIES if self._has_started else 1)):
             code, answer, complaint = await self._run(state)
             if STARTED in map(_parsed, answer):
@@ -70,7 +69,7 @@ class StateJudge:
         return _loss_in(answer)
 
     async def _run(self, state: Path) -> tuple[int, list[str], str]:
-        """Run a child to its end. Return its exit code and the lines of its output, and what it wrote to stderr.
+        """Run a child to its end. Return its exit code, the lines of its output, and its stderr.
 
         Raises NotJudged when it takes too long."""
         try:
@@ -100,7 +99,7 @@ class StateJudge:
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """Kill the child, if it still runs. The child in which it opens foreign files ends within seconds by itself."""
+    """Kill the child if it still runs. Its own child, which opens foreign files, ends by itself within seconds."""
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             child.kill()
@@ -108,7 +107,7 @@ async def _end(child: asyncio.subprocess.Process) -> None:
 
 
 def _reason(code: int, complaint: str) -> str:
-    """Return the line of a child's stderr that names its error."""
+    """Return the line of a child's stderr that names the error."""
     lines = complaint.strip().splitlines()
     if not lines:
         return f"it was killed by signal {-code} (out of memory?)" if code < 0 else "it printed no error"
@@ -116,7 +115,7 @@ def _reason(code: int, complaint: str) -> str:
 
 
 def _loss_in(answer: list[str]) -> float:
-    """Return the loss that the last line holds. Raises NotJudged."""
+    """Return the loss in the last line of the output. Raises NotJudged."""
     try:
         loss = _parsed(answer[-1])["loss"]
         return math.nan if loss is None else float(loss)
@@ -125,7 +124,7 @@ def _loss_in(answer: list[str]) -> float:
 
 
 def _parsed(line: str) -> Any:
-    """Return the value of a line of JSON. None: it is none, as libraries may print lines of their own."""
+    """Parse a line of JSON. None: it is no JSON, since libraries may print lines of their own."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Keeps the newest good state of a run on the operator's node, and says when the run is over.
+"""Keeps the newest good state of a run on the operator's node, and declares when the run is over.
 
-Now and then it fetches the newest state, has it judged, and serves it to joiners in place of the former one. At the
-run's end it fetches the last state once more. Then the node's record says ENDED, and the peers that waited may go."""
+Periodically it fetches the newest state, has it evaluated, and serves it to joiners in place of the former one. At the
+run's end it fetches the last state. Then the node's record has the status ENDED, and waiting peers may leave."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedRun:
-    """The run, as the operator's node sees it."""
+    """The run as the operator's node observes it."""
 
     manifest: Manifest
     end: RunEnd
     progress: RunProgress
     activity: RunActivity
     policy: Callable[[], RunPolicy]
-    """Returns the operator's word that all amendments make."""
+    """Returns the operator's policy, with all amendments applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServableState:
-    """The state that is kept, to serve it."""
+    """A kept state in the form in which it is served."""
 
     facts: KeptFacts
     outer: OuterState
     digest: bytes = b""
-    """What may be signed of it: `peer.state.snapshot.digest_of_state`. Empty: it was not judged, or is a pair's, where
-    each peer has another state."""
+    """The digest that may be signed (`peer.state.snapshot.digest_of_state`). Empty: the state was not evaluated, or is
+    a pair's, in which each peer has another state."""
 
 
 class StateKeeper:
     """Keeps states while `run` is awaited.
 
-    `collector` None: the operator wants none kept. `judge` None: states are kept unchecked, beyond what every fetch
-    checks: digests, and that all values are finite. `serve` is called with each state that becomes the newest."""
+    `collector`: fetches states. None: the operator wants none kept. `judge`: evaluates them. None: states are kept
+    after the checks of every fetch only (digests, and finite values). `serve`: called with each newly kept state."""
 
     def __init__(
         self,
@@ -97,22 +97,22 @@ class StateKeeper:
 
     @property
     def status(self) -> Status:
-        """The status that the node's record has."""
+        """Status in the node's record."""
         return Status.ENDED if self.ended else Status.SERVING
 
     @property
     def round(self) -> int:
-        """The round of the node's record: of the run while it goes on, of the state that is left when it is over."""
+        """Round in the node's record: the run's while it goes on, the last kept state's when it is over."""
         return self._last_round if self.ended else self._run.progress.value
 
     def report(self) -> KeptStatus:
-        """Return what is kept and why, for `peer status`."""
+        """Return the kept state's metadata, and the last message, for `peer status`."""
         kept = self._kept
         state = None if kept is None else KeptStateFacts(kept.round, kept.tokens, kept.loss, kept.donors, kept.founded)
         return KeptStatus(state, self._told, self.ended)
 
     async def run(self) -> None:
-        """Keep states until cancelled. Raises JudgeFailed when no state can be judged."""
+        """Keep states until cancelled. Raises JudgeFailed when no state can be evaluated."""
         if self._collector is not None:
             await self._load()
             if self._judge is not None:
@@ -132,16 +132,16 @@ class StateKeeper:
                 self._end(None)
             while self._over():
                 await asyncio.sleep(LOOK_S)
-            self.ended = False  # in steps only: records alone had said so, and nobody bears them out
+            self.ended = False  # rounds in steps only: the end was claimed by records that later ones contradict
 
-    # -- when --------------------------------------------------------------------------------------------------------
+    # -- times ---------------------------------------------------------------------------------------------------------
 
     def _over(self) -> bool:
         done = self._kept_round >= self._run.end.total_rounds
         return done or self._run.end.over(self._context.clock.now())
 
     def _is_due(self) -> bool:
-        """Whether there is a newer state, and it is time to fetch it."""
+        """Return whether a newer state exists and it is time to fetch it."""
         reached = self._run.progress.value
         if self._collector is None or reached <= self._kept_round:
             return False
@@ -149,12 +149,12 @@ class StateKeeper:
         return (first and not self._tried) or self._now() >= self._due_at
 
     async def _unless_over(self, work: Coroutine[Any, Any, object]) -> None:
-        """Await the work, but drop it when the run is over: then there is a last state to fetch."""
+        """Await the work, but cancel it when the run is over, because the last state must be fetched then."""
         async with background_task(work) as task:
             while not task.done() and not self._over():
                 await asyncio.wait({task}, timeout=LOOK_S)
 
-    # -- during the run ----------------------------------------------------------------------------------------------
+    # -- during the run ------------------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
         """Serve the newest state that an earlier process kept."""
@@ -178,7 +178,7 @@ class StateKeeper:
             return f"the state cannot be written: {error.strerror}"
 
     async def _propose(self, found: Collected | str) -> Checkpoint | None:
-        """Write what was fetched as a candidate; None, with the reason told, when it is none."""
+        """Write the fetched state as a candidate. None: there is none, and the reason was reported."""
         if isinstance(found, str):
             self._tell(f"no newer state is kept: {found}")
             return None
@@ -192,7 +192,8 @@ class StateKeeper:
         return candidate
 
     def _write(self, found: Collected, policy: RunPolicy) -> Checkpoint | None:
-        """Write a candidate in a thread, and let the fetched state go. None: it is of before the run's restart."""
+        """Write a candidate and release the fetched state. Runs in a thread. None: the state is older than the run's
+        restart."""
         assert found.params is not None
         try:
             round_ = min(found.round, self._run.progress.furthest())
@@ -205,8 +206,8 @@ class StateKeeper:
             found.release()
 
     async def _consider(self, candidate: Checkpoint, served: OuterState | None = None) -> bool:
-        """Judge a candidate, and keep and serve it if it is good; return whether it is. `served`: its state, if that
-        is served already."""
+        """Evaluate a candidate, and keep and serve it if it is good. Return whether it is. `served`: its tensors, if
+        they are served already."""
         round_ = KeptFacts.of(candidate.facts).round
         try:
             loss, why = await self._judged(candidate)
@@ -238,7 +239,7 @@ class StateKeeper:
         return loss, why_not_keep(loss, checked, 0 if compared is None else compared.round)
 
     async def _serve_kept(self, kept: Checkpoint, loaded: OuterState | None = None) -> None:
-        """Serve a kept state. `loaded`: its tensors, where they are in memory already."""
+        """Serve a kept state. `loaded`: its tensors, if they are in memory already."""
         facts = KeptFacts.of(kept.facts)
         try:
             outer = await self._offload(lambda: self._states.load(kept)) if loaded is None else loaded
@@ -253,10 +254,10 @@ class StateKeeper:
         self._tell(f"kept the state of round {facts.round} ({loss}), {self._origin(facts.donors)}")
         self._serve(ServableState(facts, outer, digest))
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------------------
 
     async def _last_candidate(self) -> Checkpoint | None:
-        """Fetch the state that the run ended with; None when none came, or it is here already."""
+        """Fetch the state with which the run ended. None: none arrived, or it is kept already."""
         if self._collector is None:
             return None
         total = self._run.end.total_rounds
@@ -279,17 +280,17 @@ class StateKeeper:
         return None
 
     def _end(self, last: Checkpoint | None) -> None:
-        """Say that the run is over. `last` is here, and may still be judged."""
+        """Declare the run over. `last`: the last state, which may still have to be evaluated."""
         first, self.ended = not self.ended, True
         self._last_round = max(self._kept_round, 0 if last is None else KeptFacts.of(last.facts).round)
         if first:
             self._context.say(ended_sentence(self._run.manifest))
 
     async def _serve_unjudged(self, last: Checkpoint) -> OuterState | None:
-        """Serve the last state while it is judged, where no other one was kept. Return what is served, else None.
+        """Serve the last state while it is being evaluated, if no other state was kept. Return its tensors, or None.
 
-        On a busy machine the judgement takes long. The node has no other model, so it gives a refused one until its
-        next start, and says why it was refused."""
+        The evaluation takes long on a busy machine. If the state is then refused, the node goes on to serve it until
+        its next start, because it has no other one, and reports why it was refused."""
         if self._kept is not None:
             return None
         try:
@@ -302,7 +303,7 @@ class StateKeeper:
         self._serve(ServableState(facts, outer))
         return outer
 
-    # -- small things ------------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------------
 
     @property
     def _kept_round(self) -> int:
@@ -314,7 +315,8 @@ class StateKeeper:
         return [record for record in records if record.peer_id not in banned]
 
     def _origin(self, donors: tuple[str, ...]) -> str:
-        """Say whose state it is. In pairs each donor has another one, and the mean is kept; in groups all have one."""
+        """Return the origin of a state for a person: in pairs the mean of the donors' states, in groups the one state
+        of all."""
         if len(donors) == 1:
             return "from 1 peer"
         pairs = resolve(self._run.manifest.sync).paired

@@ -1,6 +1,7 @@
-"""The states that the operator's node keeps on its disk: the newest good one, and a candidate that is being judged.
+"""The states on the disk of the operator's node: the newest good one, its predecessor, and a candidate under
+evaluation.
 
-Both are ordinary checkpoints in the run's folder. A candidate survives a restart of the node, and is judged then."""
+All are ordinary checkpoints in the run's folder. A candidate survives a restart of the node and is evaluated then."""
 
 from __future__ import annotations
 
@@ -22,28 +23,28 @@ from peer.state.snapshot import digest_of_state
 from peer.state.unnamed import unnamed_values
 
 KEPT = 2
-"""Checkpoints of the node: the newest, and the one before it in case a disk damages that."""
+"""Number of kept checkpoints: the newest, and its predecessor in case a disk error damages the newest."""
 CANDIDATE = "candidate"
-"""Folder in the run's folder in which a state waits for its judgement."""
+"""Folder in the run's folder for a state that awaits its evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptFacts:
-    """The facts of a kept state."""
+    """The metadata of a kept state."""
 
     round: int
     tokens: int
-    """Tokens that the run had trained on, as the peers' records tell; an estimate."""
+    """Estimated number of tokens that the run had trained on, from peers' records."""
     loss: float | None
-    """On the run's hold-out, nats a token; None: unchecked."""
+    """Loss on the run's hold-out, nats per token. None: unchecked."""
     donors: tuple[str, ...]
-    """Peer ids of those that gave it."""
+    """Peer ids of the donors."""
     founded: str
-    """Digest of the restart that it descends from, in hex; empty: the run's own beginning."""
+    """Hex digest of the restart that the state descends from. Empty: the run's own beginning."""
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> KeptFacts:
-        """Read the facts of a checkpoint."""
+        """Read the metadata of a checkpoint."""
         loss, donors = facts.get("loss"), facts.get("donors")
         return cls(
             int(facts["round"]),
@@ -54,7 +55,7 @@ class KeptFacts:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts as JSON-able values."""
+        """Return the metadata as values for JSON."""
         return {
             "round": self.round,
             "tokens": self.tokens,
@@ -65,7 +66,7 @@ class KeptFacts:
 
 
 class StateArchive:
-    """The checkpoints of one run in the home of the operator's node. All methods are slow and run in a thread."""
+    """The checkpoints of one run in the home of the operator's node. All methods block and run in a thread."""
 
     def __init__(self, folder: RunFolder, run_id: RunId, layout: Layout, say: Say, *, momentum: bool) -> None:
         self._store = CheckpointStore(folder.checkpoints, KEPT)
@@ -77,11 +78,11 @@ class StateArchive:
         self._momentum = momentum
 
     def newest(self) -> Checkpoint | None:
-        """Return the newest valid kept state; what was skipped is said."""
+        """Return the newest valid kept state. None: there is none. Skipped checkpoints are reported."""
         return self._latest(self._store)
 
     def candidate(self) -> Checkpoint | None:
-        """Return the candidate that an earlier process did not judge to the end."""
+        """Return the candidate whose evaluation an earlier process did not complete. None: there is none."""
         return self._latest(self._candidates)
 
     def _latest(self, store: CheckpointStore) -> Checkpoint | None:
@@ -91,7 +92,7 @@ class StateArchive:
         return found
 
     def load(self, kept: Checkpoint) -> OuterState:
-        """Read a state into files without a name, where it needs no memory. In pairs the momentum is zero.
+        """Read a state into unnamed files, so that it takes no memory. In pairs the momentum is zero.
 
         Raises CheckpointError."""
         elements = self._layout.elements
@@ -104,7 +105,8 @@ class StateArchive:
         return OuterState(self._layout, params, momentum)
 
     def digest(self, outer: OuterState) -> bytes:
-        """Return what may be signed of a kept state. Empty in pairs, where each peer has another state."""
+        """Return the digest that may be signed for a kept state. Empty in pairs, in which each peer has another
+        state."""
         return digest_of_state(outer, momentum=True) if self._momentum else b""
 
     def propose(self, params: torch.Tensor, momentum: torch.Tensor | None, facts: KeptFacts) -> Checkpoint:
@@ -119,7 +121,7 @@ class StateArchive:
         source, target = candidate.folder / OUTER, draft / OUTER
         try:
             target.hardlink_to(source)
-        except OSError:  # this file system knows no second names
+        except OSError:  # the file system does not support hard links
             source.rename(target)
         facts = {**candidate.facts, "loss": loss}
         kept = self._store.complete(draft, self._run_id, self._layout.digest(), facts)

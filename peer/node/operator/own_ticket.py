@@ -1,4 +1,4 @@
-"""The ticket of a run, as a node of its operator hands it out."""
+"""Makes the ticket of a run on its operator's node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peer.run.ticket import MAX_ADDRESSES, Ticket
 
 
 def own_ticket(node: OpenNode) -> str:
-    """Return the run's ticket. With more than one node in it, any of them may be dead.
+    """Return the run's ticket. It lists this node and the other nodes of the options, so that any of them may be down.
 
     Raises UsageError when the node knows no address of its own."""
     ours, others = _own_addresses(node), node.local.options.initial_peers
@@ -19,8 +19,8 @@ def own_ticket(node: OpenNode) -> str:
 
 
 def print_ticket(node: OpenNode, ticket: str, ticket_file: Path | None, *, custom: bool = False) -> None:
-    """Tell the operator the ticket, and write it to `ticket_file`. `custom`: only loops of the peers' own train the
-    run's model. Raises HomeUnusable when the file cannot be written."""
+    """Print the ticket, and write it to `ticket_file`. `custom`: the run's model is trained by the peers' own loops
+    only. Raises HomeUnusable when the file cannot be written."""
     if all("/ip4/127." in a or "/ip6/::1/" in a for a in _own_addresses(node)):
         node.local.say("only this machine can use the ticket: no other address was found (--announce-maddrs gives one)")
     if ticket_file is not None:

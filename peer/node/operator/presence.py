@@ -1,4 +1,4 @@
-"""The operator's node in the directory: it looks how far the run has come, and keeps its own record fresh."""
+"""Keeps the operator's node in the directory, and reads the directory to follow the run."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ async def announce(
     look_every_s: float,
     now: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Look how far the run has come, and keep our record fresh, for ever. Until the run has begun look every half
-    second whether it can."""
-    announced = learnt = -math.inf  # zero was a moment ago where the machine has just started
+    """Read the directory and renew this node's record until cancelled. Until the run has begun, check every half second
+    whether it can."""
+    announced = learnt = -math.inf  # not 0, which is the present on a machine that has just booted
     lifetime_s, look_every_s = lifetime(look_every_s), min(look_every_s, LONGEST_GAP_S)
     said, place = (keeper.status, keeper.round), node.endpoints()
     while True:
@@ -47,7 +47,7 @@ async def announce(
             served_state.learn((await node.directory.peers()).values())
             learnt = now()
         if keeper.ended and said != (keeper.status, keeper.round):
-            announced = -math.inf  # peers wait for this word
+            announced = -math.inf  # peers wait for the end of the run to be announced
         if node.endpoints() != place:
             announced, place = -math.inf, node.endpoints()
         if now() - announced >= lifetime_s / 3:
@@ -58,5 +58,5 @@ async def announce(
 
 
 async def known(node: OpenNode) -> dict[PeerId, PeerRecord]:
-    """Return the peers that the last look has shown. `announce` looks."""
+    """Return the peers of the last read of the directory, which `announce` makes."""
     return node.directory.known()

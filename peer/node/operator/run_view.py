@@ -1,6 +1,7 @@
-"""The run as its peers tell it to a node of the operator: what the run's page, its metrics and `peer status` show.
+"""The view of a run on a node of its operator, from peers' summaries: what the run's page, its metrics and `peer
+status` show.
 
-Peers send signed summaries. Their numbers are claims, so the view has medians of them, and adds up none."""
+Summaries are signed, but their numbers are claims. The view therefore shows medians, and never sums."""
 
 from __future__ import annotations
 
@@ -30,37 +31,38 @@ from peer.run.manifest import Manifest
 from peer.signed_summary import InvalidSummary, unseal_summary
 
 TICK_S = 2.0
-"""Seconds between two looks at the losses."""
+"""Seconds between two updates of the losses."""
 KEEP_EVERY_S = 60.0
-"""Seconds between two writes of what outlives a restart."""
+"""Seconds between two writes of the part that survives a restart."""
 MAX_KEPT = 32 * 2**20
-"""Bytes beyond which the file of what is kept is not read."""
+"""Bytes of the largest file that is read."""
 SHOWN_AMENDMENTS = 64
 NOTE = "Numbers are what peers say of themselves, signed. A key costs nothing, so nothing here is a sum of them."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What a node knows of the run without its peers. Functions return what may change."""
+    """The facts about a run that a node knows without its peers. Functions return values that may change."""
 
     run_id: RunId
     manifest: Manifest
     preset: str
     progress: RunProgress
     started: Callable[[], float]
-    """When round 0 began, run time; 0: not known yet."""
+    """Returns the start of round 0 in run time. 0: not known yet."""
     ended: Callable[[], bool]
     amendments: Callable[[int], list[Amendment]]
-    """The last ones, at most so many."""
+    """Returns the latest amendments, at most the given number."""
     ticket: str
     bounds: ReceiptBounds
-    """Of the receipts that peers show."""
+    """Bounds of what receipts of swaps may claim."""
     activity: RunActivity
-    """Counts what the peers process."""
+    """Counts the tokens that the peers process."""
 
 
 class RunView:
-    """Takes summaries and returns the run's view. It is owned by one task, and `run` keeps it up to date."""
+    """Collects peers' summaries, and returns the view of the run. Owned by one task, whose `run` keeps it up to
+    date."""
 
     def __init__(
         self,
@@ -70,8 +72,8 @@ class RunView:
         listed: Callable[[PeerId], bool],
         kept: Path | None = None,
     ) -> None:
-        """`verify`: decides about signatures of receipts. `listed`: returns whether the directory may have a record of
-        this peer. `kept`: a file of ours; None: nothing outlives a restart."""
+        """`verify`: checks signatures of receipts. `listed`: returns whether the directory may contain a record of this
+        peer. `kept`: a file. None: nothing survives a restart."""
         self._facts = facts
         self._clock = clock
         self._verify = verify
@@ -81,11 +83,11 @@ class RunView:
         self._losses = LossHistory()
         self._load()
 
-    # -- what peers say ----------------------------------------------------------------------------------------------
+    # -- summaries of peers --------------------------------------------------------------------------------------------
 
     def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
-        """Take a summary of a caller from this address block. Return why it was dropped, one of `DROPS`, counted;
-        empty: it was taken."""
+        """Accept a summary from a caller in this address block. Return why it was dropped, one of `DROPS`, which is
+        counted. Empty: it was accepted."""
         now = self._clock.now()
         if why := self._book.why_not_heard(caller, block, now):
             return why
@@ -101,16 +103,16 @@ class RunView:
         return self._book.take(summary, block, now, self._signers(summary.receipts))
 
     def _signers(self, receipts: Iterable[ShownReceipt]) -> set[PeerId]:
-        """Return the partners that took a payload of a swap that can have been."""
+        """Return the partners whose receipts confirm a swap that is possible by the bounds."""
         bounds = self._facts.bounds
         bounds = replace(bounds, rounds=min(bounds.rounds, self._facts.progress.furthest() + 1))
         statements = [one.statement for one in receipts]
         return {one.signer for one in statements if one.opinion.accepted and not bounds.refusal_reason(one)}
 
     async def run(self, offload: Offload, say: Say) -> None:
-        """Note the losses, forget who is gone, and keep what outlives a restart; for ever, the owner cancels.
+        """Update the losses, drop peers that left, and write the file, until cancelled.
 
-        A disk that does not take it is told once, and the view goes on in memory."""
+        A failure to write is reported once, and the view goes on in memory."""
         wrote, told = -math.inf, False
         while True:
             self.tick()
@@ -125,27 +127,27 @@ class RunView:
             await self._clock.sleep(TICK_S)
 
     def tick(self) -> None:
-        """Note the losses and the work as they are now, and forget who is gone."""
+        """Update losses and activity, and drop peers that left."""
         now = self._clock.now()
         self._book.forget(now)
         note_losses(self._losses, live := self._live(now), self._facts.progress.furthest(), now)
         self._facts.activity.count_work(speed_of(live), now)
 
     def _live(self, now: float) -> list[HeldSummary]:
-        """Return those that count in what the run does now."""
+        """Return the summaries of peers that take part now."""
         return [one for one in self._book if not self._is_silent(one, now)]
 
     def _is_silent(self, one: HeldSummary, now: float) -> bool:
         return one.is_silent(now, listed=self._listed(one.summary.peer_id))
 
     def known_peers(self) -> set[PeerId]:
-        """Return the peers that partners in several address blocks signed receipts for."""
+        """Return the peers for which partners in several address blocks signed receipts."""
         return self._book.known()
 
-    # -- what is shown -----------------------------------------------------------------------------------------------
+    # -- the view ------------------------------------------------------------------------------------------------------
 
     def report(self) -> RunViewStatus:
-        """Return the view for `peer status`. Nothing in it is None but what is not known."""
+        """Return the view for `peer status`. A value is None only if it is not known."""
         facts, now = self._facts, self._clock.now()
         started, furthest = facts.started(), facts.progress.furthest()
         return RunViewStatus(
@@ -179,13 +181,13 @@ class RunView:
             note=NOTE,
         )
 
-    # -- what outlives a restart -------------------------------------------------------------------------------------
+    # -- across restarts -----------------------------------------------------------------------------------------------
 
     def _to_keep(self) -> dict[str, Any]:
         return {"losses": [astuple(point) for point in self._losses.points]}
 
     def _load(self) -> None:
-        """Go on from what an earlier process kept. A file that cannot be read counts as none."""
+        """Load what an earlier process stored. A file that cannot be read is ignored."""
         if self._kept is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""When round 0 begins, as the operator's node signs it."""
+"""Determines the start of round 0, and signs it on the operator's node."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from peer.run.statements.files import former_start, known_start
 from peer.run.statements.kinds import PAPER
 
 START_DELAY_S = 4.0
-"""Between the last peer's being ready and round 0: by then all have been told the paper."""
+"""Seconds between the readiness of the last peer and round 0, in which all peers receive the signed start."""
 ASKED = 8
-"""Before a node signs a start, so many peers are asked whether one was signed already."""
+"""Number of peers that are asked, before this node signs a start, whether one was signed already."""
 
 
 class StartTime:
-    """When round 0 began: the manifest's word, else a signed start, which this node signs when enough peers were first
-    ready. A node whose key may not sign says so as soon as it starts, since the run cannot begin by it."""
+    """The start of round 0: the manifest's, or else a signed one, which this node signs when enough peers are ready. A
+    node whose key may not sign reports that at its own start, because the run could not begin."""
 
     def __init__(
         self, node: OpenNode, statements: StatementSync, min_peers: int, file: Path = Path("run.toml")
     ) -> None:
-        """`file`: the manifest's, for the command that the operator has to run."""
+        """`file`: the manifest file, for the command that the operator has to run."""
         self._node = node
         self._statements = statements
         self._log = statements.log
@@ -42,11 +42,11 @@ class StartTime:
 
     @property
     def value(self) -> float:
-        """Seconds since the epoch; 0: not known yet."""
+        """Start of round 0, seconds since the epoch. 0: not known yet."""
         return known_start(self._log, self._node.local.folder.path)
 
     async def settle(self) -> bool:
-        """Look once; True when the start is known."""
+        """Sign the start if enough peers are ready. Return whether the start is known."""
         if not self.value and self._log.wants_start:
             records = list((await self._node.directory.peers()).values())
             if sum(record.status is Status.TRAINING for record in records) >= self._min_peers:
@@ -58,13 +58,13 @@ class StartTime:
         return bool(self.value)
 
     async def _ask(self, records: list[PeerRecord]) -> None:
-        """A node that lost its home, or another one of the operator, may have signed it already."""
+        """Ask peers for a start that this node, before it lost its home, or another node of the operator signed."""
         able = [record for record in records if record.reach]
         some = random.sample(able, min(ASKED, len(able)))
         await asyncio.gather(*(self._statements.fetch_from(self._node.transport, record, [PAPER]) for record in some))
 
     def _sign(self, start: float) -> None:
-        """Sign and keep it; say so when this node's key may not."""
+        """Sign the start and store it. Report when this node's key may not sign."""
         local = self._node.local
         try:
             self._statements.add_own([self._log.sign_start(local.identity, start, local.clock.now())])
@@ -72,14 +72,14 @@ class StartTime:
             self._tell_not_allowed()
 
     def _tell_taken_back(self) -> None:
-        """Tell once that only the operator can say now when the run began."""
+        """Report once that only the operator can sign the start now."""
         self._tell(
             "the run has begun, and its start went with the right of the node that had signed it. Newcomers wait until "
             f"the operator signs it: peer manifest delegate {for_shell(self._file)} NODE --start SECONDS"
         )
 
     def _tell_not_allowed(self) -> None:
-        """Tell once what the operator has to do."""
+        """Report once that the operator has to delegate the start to this node."""
         me = self._node.local.me
         self._tell(
             f"this node's key {me} may not sign when the run begins, so it waits for one that may. "
