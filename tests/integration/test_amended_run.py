@@ -1,4 +1,4 @@
-"""Real daemons obey their operator: slower, paused, going on, refounded, banned."""
+"""Real daemons follow the operator's amendments: slower rounds, a pause, its end, a restart, a ban."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ PAGE = ("rounds", "val_loss", "total_rounds", "parameters")
 
 
 class Operator:
-    """At the command line."""
+    """Runs the operator's commands."""
 
     def __init__(self, manifest: Path, node: Daemon) -> None:
         self._manifest = manifest
         self._node = node
 
     async def amend(self, *words: str) -> None:
-        """In a thread, as the command has an event loop of its own."""
+        """Run the command in a thread, because it has an event loop of its own."""
         arguments = ["manifest", "amend", str(self._manifest), *words, "--home", str(self._node.home)]
         result = await asyncio.to_thread(CliRunner().invoke, peer, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
 
     async def serve_state(self, folder: Path) -> None:
-        """Start the node again with a state of the operator's own."""
+        """Restart the node with a state that the operator names."""
         await self._node.stop(10.0)
         ticket = str(self._node.home / "ticket")
         node = ("bootstrap", str(self._manifest), "--host-maddrs", LOOPBACK, "--ticket-file", ticket)
@@ -70,7 +70,7 @@ class Operator:
 
 
 async def is_told(daemon: Daemon, what: str, phase: str = "", **wanted: Any) -> dict[str, Any]:
-    """`phase`: how that of its status begins."""
+    """Wait until a peer's status shows a phase that begins with `phase`."""
 
     async def told() -> dict[str, Any] | None:
         assert daemon.running, daemon.log_tail()
@@ -86,7 +86,7 @@ def folder_of(daemon: Daemon, run_id: bytes) -> RunFolder:
 
 
 def newest(folder: RunFolder) -> torch.Tensor:
-    """`outer_params` of the last checkpoint."""
+    """Return `outer_params` of the last checkpoint."""
     last = max(folder.checkpoints.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     return Checkpoint(last, {}, 0).load()[0]
 
@@ -110,7 +110,7 @@ async def pauses_and_goes_on(operator: Operator, peers: list[Daemon]) -> None:
 
 
 async def numbers_agree(node: Daemon, peers: list[Daemon], run_id: bytes) -> None:
-    """What status and page show, against the lines of the journals, the other ends' bytes and this test's clock."""
+    """Compare the numbers of status and page with the journals' lines, the other ends' bytes and this test's clock."""
     for daemon in peers:
         deadline = time.monotonic() + 90
         while off := await differences(daemon, folder_of(daemon, run_id)):
@@ -126,7 +126,7 @@ async def numbers_agree(node: Daemon, peers: list[Daemon], run_id: bytes) -> Non
 
 
 async def differences(daemon: Daemon, folder: RunFolder) -> dict[str, Any]:
-    """Return what a peer shows and what was counted, by name, where these differ."""
+    """Return the values that differ between what a peer shows and what was counted, by name."""
     before, read = time.time(), read_counters(folder.path, 1)
     status = await daemon.status()
     assert status is not None, daemon.log_tail()
@@ -179,7 +179,7 @@ def page_of(address: str) -> dict[str, Any]:
 
 
 async def is_refounded(operator: Operator, peers: list[Daemon], run_id: bytes, where: Path) -> None:
-    """On three times what the first peer has: far from all of them."""
+    """Restart the run from three times the first peer's params, which is far from every peer."""
     folders = [folder_of(daemon, run_id) for daemon in peers]
     old = newest(folders[0])
     state = 3.0 * old
@@ -205,7 +205,7 @@ async def is_refounded(operator: Operator, peers: list[Daemon], run_id: bytes, w
 
 
 async def is_banned(operator: Operator, daemon: Daemon, run_id: bytes, ticket: str) -> None:
-    """While it runs, and when it comes back."""
+    """Ban a peer while it runs, and check that it is refused when it returns."""
     await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
     await is_told(daemon, "is back", status="training")
     banned = identities.load_or_create(Home(daemon.home).identity).peer_id

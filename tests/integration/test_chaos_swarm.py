@@ -1,4 +1,4 @@
-"""A small swarm of real processes under faults of several kinds: the promises, read from the journals."""
+"""A small swarm of real processes under several kinds of faults. The promises are checked in the journals."""
 
 from __future__ import annotations
 

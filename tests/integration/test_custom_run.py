@@ -1,4 +1,4 @@
-"""A run of a model whose code only its users have is served, fetched by a guest, and refused to the built-in loop."""
+"""A run of a custom model is served, fetched by ticket, and refused by the built-in training loop."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Real processes on loopback: a node and two peers, under one fault after the other. What was lost is counted.
-
-The tests share one swarm, and each leaves it whole. They are in the order of the file."""
+"""Real processes on loopback: an operator's node and two peers under one fault after the other, with lost work counted.
+The tests run in the order of the file on one shared swarm, and each leaves it intact."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ STOPPED_S = 12.0
 
 
 async def eventually(what: str, seconds: float, check: Callable[[], Awaitable[Any]]) -> Any:
-    """Poll until `check` gives something true; its last word."""
+    """Poll until `check` returns a true value, and return it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := await check():
@@ -57,7 +56,7 @@ async def eventually(what: str, seconds: float, check: Callable[[], Awaitable[An
 
 
 def children(pid: int) -> list[int]:
-    """Direct children of a process."""
+    """Return the direct children of a process."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -90,7 +89,7 @@ def imbalance(daemon: Daemon, signed: SignedManifest, elements: int) -> int:
 
 
 async def trains_on(peers: list[Daemon]) -> None:
-    """Everybody exchanges at least once more from now on."""
+    """Wait until every peer has exchanged at least once more."""
     before = [exchanged(await daemon.status()) for daemon in peers]
     for daemon, count in zip(peers, before, strict=True):
 
@@ -111,7 +110,7 @@ async def status_of(daemon: Daemon) -> dict[str, Any]:
 
 @dataclass
 class SharedSwarm:
-    """The node and the peers, and the event loop that their processes belong to."""
+    """The node, the peers, and the event loop of their processes."""
 
     folder: Path
     node: Daemon
@@ -121,7 +120,7 @@ class SharedSwarm:
     ticket: str = ""
 
     def play(self, scenario: Coroutine[Any, Any, None]) -> None:
-        """Run a scenario. All are up and exchange before it, also when the one before it failed."""
+        """Run a scenario. Beforehand all peers are up and exchange, also after a failed scenario."""
         self._runner.run(self._after(scenario))
 
     async def _after(self, scenario: Coroutine[Any, Any, None]) -> None:
@@ -185,7 +184,7 @@ async def scrape(daemon: Daemon) -> dict[str, Family]:
 
 
 class InTerminal:
-    """`peer join` with a terminal for its output."""
+    """`peer join` with a terminal as its output."""
 
     def __init__(self) -> None:
         self.shown = b""
@@ -246,7 +245,7 @@ async def metrics_and_a_terminal(swarm: SharedSwarm) -> None:
 
 
 def own_memory(pid: int) -> int:
-    """Bytes of a process's own, without the files that it maps."""
+    """Return the bytes of a process without the files that it maps."""
     lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return sum(1024 * int(words[1]) for words in lines if words[0] in ("RssAnon:", "RssShmem:"))
 
@@ -392,7 +391,7 @@ def test_a_killed_trainer_comes_back(swarm: SharedSwarm) -> None:
 
 
 async def a_node_and_a_peer_die(swarm: SharedSwarm) -> None:
-    """The peer resumes while the node is dead, and the node is found again where it was."""
+    """The peer resumes while the node is dead, and the restarted node is found at its former address."""
     victim = swarm.peers[1]
     folder = next((victim.home / "runs").iterdir())
 
@@ -432,7 +431,7 @@ def test_a_killed_daemon_leaves_nothing_and_resumes_without_a_node(swarm: Shared
 
 
 async def a_sleeper(swarm: SharedSwarm) -> None:
-    """Stopped as by a closed lid, a daemon notices at once, and exchanges again."""
+    """A daemon that is stopped as by a closed lid detects that at once, and exchanges again."""
     sleeper = swarm.peers[0]
     seen = len(swarm.journal(sleeper))
     await trains_on([sleeper])
@@ -457,7 +456,7 @@ async def a_sleeper(swarm: SharedSwarm) -> None:
 
 
 async def stopped(pid: int) -> None:
-    """SIGSTOP, a pause as long as the fault is, SIGCONT whatever happens."""
+    """Send SIGSTOP, wait for the length of the fault, and send SIGCONT in any case."""
     os.kill(pid, signal.SIGSTOP)
     try:
         await asyncio.sleep(STOPPED_S)
@@ -471,7 +470,7 @@ def test_a_daemon_that_was_stopped_says_so_and_goes_on(swarm: SharedSwarm) -> No
 
 
 async def all_leave(swarm: SharedSwarm) -> None:
-    """On Ctrl+C, and the books of all that happened here balance."""
+    """All peers leave on Ctrl+C, and their ledgers balance."""
     await trains_on(swarm.peers)
     for daemon in swarm.peers:
         assert daemon.process is not None

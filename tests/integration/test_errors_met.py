@@ -1,5 +1,5 @@
-"""Causes brought about for real: what is then printed names the person's own values, the process returns its code, and
-nothing half-written is left."""
+"""Real causes of errors: the message names the user's own values, the exit code is that of the error, and no
+half-written file remains."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tree(folder: Path) -> set[str]:
 
 
 class Command:
-    """`peer …` as a process, started at once and read later, so that several start up side by side."""
+    """`peer …` as a process. It is started at once and read later, so that several run in parallel."""
 
     def __init__(self, *arguments: str, path: Path | None = None, **environment: str) -> None:
         self._process = subprocess.Popen(
@@ -56,7 +56,7 @@ class Command:
         )
 
     def ended(self, code: int) -> str:
-        """What it printed as its error, after it returned `code`."""
+        """Return the error that the process printed before it exited with `code`."""
         out, err = self._process.communicate(timeout=180)
         assert self._process.returncode == code, (out, err)
         assert "Traceback" not in err, err
@@ -160,7 +160,8 @@ def test_daemons_that_cannot_begin(tmp_path: Path) -> None:
 
 
 async def _daemons_that_cannot_begin(tmp_path: Path) -> None:
-    """An unreachable bootstrap, a wrong clock, a model beyond this machine; all at once."""
+    """Start daemons with an unreachable bootstrap node, a wrong clock, and a model too large for this machine, in
+    parallel."""
     huge = ["hidden_size=32768", "num_hidden_layers=64", "num_attention_heads=64", "num_key_value_heads=64"]
     settings = [*(f"model.{one}" for one in huge), f"limits.max_fragment_bytes={2**40}"]
     sign_text(apply_overrides(default_text(), settings), Identity.generate(), tmp_path / "huge.toml")
@@ -288,7 +289,7 @@ def test_a_p2pd_that_may_not_be_run_is_named_with_its_path(tmp_path: Path, monke
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files can be made, nothing can be written into them: how a full disk behaves."""
+    """Simulate a full disk: files can be created, but nothing can be written into them."""
 
     def no_space(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -350,7 +351,7 @@ def test_a_full_disk_at_the_lock_is_told_and_lets_go_of_it(tmp_path: Path, monke
 def test_a_signature_that_cannot_be_kept_takes_its_manifest_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both or none: a manifest without its signature would be read as one that was tampered with."""
+    """A manifest without its signature would later be read as a tampered one."""
 
     def fails_at_signatures(real: Callable[..., int]) -> Callable[..., int]:
         def call(path: Path, *rest: Any, **named: Any) -> int:

@@ -1,5 +1,5 @@
-"""Ten rounds of two peers over real gRPC in fp32 against the equations, written again in float64 and fed the parameters
-that each trainer handed over in each round. The trainers are simulated; everything between them is the real thing."""
+"""Ten rounds of two peers over real gRPC in fp32 are compared with the equations, written again in float64 and applied
+to the parameters that each trainer gave in each round. Only the trainers are simulated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Vector = NDArray[np.float64]
 
 
 class RecordingTrainer(FakeTrainer):
-    """Keeps what it handed over and what it was given, each round."""
+    """Records the parameters that it gave and received in each round."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(LAYOUT, RunClock(), step_seconds=0.002, seed=seed)
@@ -55,7 +55,7 @@ def play(count: int) -> tuple[Vector, list[GrpcPeer], list[RecordingTrainer]]:
 
 
 def step(phi: list[Vector], delta: Vector, theta: list[Vector]) -> tuple[Vector, Vector]:
-    """NoLoCo, Eq. 1-3 (sign as in the proof), of the first peer of the group."""
+    """Apply NoLoCo, Eq. 1-3 (sign as in the proof), to the first peer of the group."""
     progress = np.mean([t - p for t, p in zip(theta, phi, strict=True)], axis=0)
     delta = MOMENTUM * delta + LR * progress - CONSENSUS * (phi[0] - np.mean(phi, axis=0))
     return phi[0] + delta, delta

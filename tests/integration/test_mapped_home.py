@@ -37,7 +37,7 @@ FOUND_WITHIN_S = 120.0
 
 @dataclass
 class Home:
-    """A peer behind the router, and the operator's node, which anybody can dial."""
+    """A peer behind the router, and the operator's node, which every peer can dial."""
 
     router: upnp_router.UpnpRouter
     peer: Daemon
@@ -49,13 +49,13 @@ class Home:
         return await self.peer.status() or {}
 
     def lets_in(self, port: int) -> bool:
-        """Whether a connection from the internet comes through the router."""
+        """Return whether a connection from the internet gets through the router."""
         code = f"import socket; socket.create_connection(('{PUBLIC}', {port}), 3)"
         command = ["ip", "netns", "exec", self.outside, sys.executable, "-c", code]
         return subprocess.run(command, capture_output=True, check=False, timeout=90).returncode == 0
 
     def told(self) -> list[tuple[int, str]]:
-        """Return what was told of the router: the port that was held, and the reason."""
+        """Return the reports on the router: the open port, and the reason."""
         return [(event.port, event.reason) for event in self.events() if isinstance(event, PortMappingChanged)]
 
     def events(self) -> list[Event]:

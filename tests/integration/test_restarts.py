@@ -1,5 +1,5 @@
-"""Killed at seeded moments, a real peer begins with the newest whole checkpoint, repeats and leaves out no batch, and
-its ledger balances. `benchmarks/restarts.py` does the same fifty times."""
+"""A real peer that is killed at seeded moments resumes from the newest valid checkpoint, neither repeats nor skips a
+batch, and its ledger balances. `benchmarks/restarts.py` repeats this fifty times."""
 
 from __future__ import annotations
 

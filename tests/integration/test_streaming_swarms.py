@@ -39,7 +39,7 @@ def swarm(folder: Path, peers: int, *choices: str) -> dict[str, Any]:
 
 
 def texts(folder: Path, own: bytes) -> Path:
-    """Of a peer: its own sentence again and again, and the hold-out of all."""
+    """Write the texts of a peer: its own sentence repeated, and the common hold-out."""
     (folder / "holdout").mkdir(parents=True)
     (folder / "own.txt").write_bytes(own * 2000)
     (folder / "holdout" / "all.txt").write_bytes(b"the cat sat here. the dog ran away. " * 100)

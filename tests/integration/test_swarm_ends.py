@@ -1,4 +1,4 @@
-"""However `peer swarm` ends, nothing of it stays behind."""
+"""However `peer swarm` ends, none of its processes and files may remain."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PATIENCE_S = 180.0
 
 @dataclass(frozen=True)
 class Foreground:
-    """A small swarm in the foreground of a terminal of its own."""
+    """A small swarm in the foreground of its own terminal."""
 
     program: subprocess.Popen[bytes]
     terminal: int
     report: Path
 
     def read_until(self, text: bytes | None) -> None:
-        """None: until the program has let go of the terminal."""
+        """Read until the text appears. None: until the program has closed the terminal."""
         seen, deadline = b"", time.monotonic() + PATIENCE_S
         while text is None or text not in seen:
             assert select.select([self.terminal], [], [], max(0.0, deadline - time.monotonic()))[0], seen
@@ -43,7 +43,8 @@ class Foreground:
 
 @pytest.fixture
 def swarm(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Foreground]:
-    """`param`: whether the terminal is the one that it gets signals from. Without one, the swarm is of one peer."""
+    """Start the swarm. `param`: whether it is controlled by a terminal, which sends it signals. Without a terminal it
+    has one peer."""
     ours, its = pty.openpty()
     report = tmp_path / "report.json"
     peers = 2 if request.param else 1
@@ -65,7 +66,7 @@ def swarm(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Foreground
 
 
 def parents() -> dict[tuple[int, str], int]:
-    """The parent of every process that lives; a process is its number and when it was started."""
+    """Return the parent of every live process. A process is identified by its number and start time."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -76,7 +77,7 @@ def parents() -> dict[tuple[int, str], int]:
 
 
 def below(pid: int) -> set[tuple[int, str]]:
-    """The children of a process, and theirs."""
+    """Return the descendants of a process."""
     children = {process for process, parent in parents().items() if parent == pid}
     return children.union(*(below(child) for child, _ in children))
 
@@ -96,7 +97,7 @@ def test_ctrl_c_lets_the_peers_finish_what_is_under_way(swarm: Foreground) -> No
 
 @pytest.mark.parametrize("swarm", [False], indirect=True)
 def test_a_swarm_that_is_killed_leaves_nobody_behind(swarm: Foreground) -> None:
-    """Without a terminal: one that goes would tell them."""
+    """Without a terminal, whose end would send signals to the processes."""
     everybody = below(swarm.program.pid)
     assert len(everybody) >= 2 + 1 + 2, "daemons, a trainer, helpers"
     swarm.program.kill()

@@ -1,4 +1,5 @@
-"""A ticket is enough: model, tokenizer and data come from the swarm, and stay when the operator's node is gone."""
+"""A ticket must suffice: model, tokenizer and data come from the swarm, and remain available when the operator's node
+is gone."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ async def scenario(operator: Path, volunteers: Path) -> None:
 
 
 def a_guest_exports_the_model(folder: Path, ticket: str) -> None:
-    """The run goes on. A guest takes no part in it, and its cache has all that a second command needs."""
+    """Export the model of the live run by ticket, without taking part. The cache then serves a second command."""
     shared = ("--home", "guest", "--json")
     exported = json.loads(run(folder, "export", ticket, "model", "--donors", "2", *shared))
     assert exported["parameters"] == 39296

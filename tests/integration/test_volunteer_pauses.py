@@ -1,4 +1,5 @@
-"""A real peer is paused, left, started again and still paused, and goes on where it stood, with nothing lost."""
+"""A real peer is paused, left and started again while still paused. It then continues from its state without losing
+work."""
 
 from __future__ import annotations
 

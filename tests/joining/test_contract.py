@@ -1,4 +1,4 @@
-"""The contract of a volunteer with a run is told and agreed to once."""
+"""The contract of a volunteer with a run must be shown and agreed to once."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ SIGNED = {
 
 
 def terms(clock: str, start: float = 0.0, **options: Any) -> dict[str, str]:
-    """The terms of the default run under this clock."""
+    """Return the terms of the default run with this clock."""
     signed = SIGNED[clock]
     chosen = PeerOptions(home=Path("home"), run_id=signed.run_id, device="cpu", threads=3, **options)
     return dict(contract_of(signed, chosen, "", start=start, folder=RunFolder(Path("/home/ada"))).terms())
@@ -155,7 +155,7 @@ def test_the_kept_contract_is_that_of_the_last_start_and_of_the_first_yes(tmp_pa
 
 
 def test_an_agreement_of_an_older_version_holds(tmp_path: Path) -> None:
-    """It kept neither a time nor, beside the terms, the most that was agreed to."""
+    """Older versions stored neither a time nor the largest agreed amounts."""
     (tmp_path / AGREED).write_text(json.dumps(dataclasses.asdict(CONTRACT)))
     person = Person(False)
     assert agreed(tmp_path, person) == []

@@ -1,4 +1,4 @@
-"""A newcomer to a pair run takes pieces of the operator's nodes, too, where it is close to the peers' state."""
+"""A joiner of a pair run must also use the operator's nodes if their state is close to that of the peers."""
 
 from __future__ import annotations
 

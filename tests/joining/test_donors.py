@@ -1,4 +1,5 @@
-"""Where a peer's first state comes from: several donors, an own checkpoint, and never the first state of an old run."""
+"""The first state of a peer comes from several donors or its own checkpoint, and never from the first state of an old
+run."""
 
 from __future__ import annotations
 
@@ -168,7 +169,7 @@ async def test_nobody_to_fetch_from_is_an_error_in_the_end() -> None:
 
 
 async def _interrupted(world: DonorWorld, folder: Path, part: float) -> None:
-    """A joiner dies when it has this part."""
+    """Kill a joiner when it has this part of the state."""
     total = (8 if world.momentum else 4) * LAYOUT.elements
     joining = asyncio.create_task(world.join(folder))
     while not any(told[0].startswith("fetching") and told[1] >= part * total for told in world.shown):
@@ -249,7 +250,8 @@ def test_a_pair_keeps_verified_pieces_of_a_donor_that_is_gone(tmp_path: Path, la
 
 @pytest.mark.parametrize("remembers", [True, False])
 def test_a_joiner_cut_off_with_the_bootstrap_node_waits_and_says_so(tmp_path: Path, remembers: bool) -> None:
-    """With `remembers` the node refuses by itself; without (it lost its home), the live records tell."""
+    """With `remembers` the node itself refuses. Without (it lost its home), the live records show that its state is
+    old."""
 
     async def test() -> None:
         world = DonorWorld()

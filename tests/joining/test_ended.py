@@ -1,4 +1,4 @@
-"""A peer hears of the run's end from the operator's nodes and from its own clock, and from nobody else."""
+"""A peer must believe only the operator's nodes and its own clock on whether the run has ended."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def record(peer: str, status: Status, round_: int = 0) -> PeerRecord:
 
 
 class Directory:
-    """A directory with these records, and this report of the nodes that were dialled."""
+    """A directory with given records, and a given report on the nodes that were dialled."""
 
     def __init__(self, records: list[PeerRecord], report: DialReport) -> None:
         self._records = [replace(record, endpoints=(f"{record.peer_id}:1",)) for record in records]
@@ -57,7 +57,7 @@ class Directory:
 
 
 class Shows:
-    """A transport over which everybody shows these papers."""
+    """A transport over which every peer gives these papers."""
 
     def __init__(self, lines: list[bytes]) -> None:
         self._lines = lines
@@ -79,7 +79,7 @@ def hear(
     offset_s: float | None = 0.0,
     shown: list[bytes] | None = None,
 ) -> float:
-    """Ask `at` seconds after the epoch of virtual time; return how many seconds it took."""
+    """Run the check `at` seconds after the epoch of virtual time, and return its duration in seconds."""
 
     async def ask() -> float:
         clock = VirtualClock()

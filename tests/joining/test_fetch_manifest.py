@@ -1,4 +1,4 @@
-"""A newcomer's first questions go to several peers at once: one that is gone does not hold it up."""
+"""A joiner must ask several peers for the manifest in parallel, so that a dead one does not delay it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def record(name: str) -> PeerRecord:
 
 
 class Others:
-    """Directory and transport: peers that are silent for ever, gone, refuse, or answer."""
+    """Directory and transport with peers that are silent, gone, refuse, or answer."""
 
     def __init__(self, signed: SignedManifest, answers: dict[str, Any]) -> None:
         self.signed, self.answers, self.asked, self.left = signed, answers, list[str](), list[str]()

@@ -1,4 +1,4 @@
-"""What a newcomer is told of its first minute and of its own speed."""
+"""The report of a join: its phases, and the speed of the machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def manifest(*changes: str) -> Manifest:
 
 
 class Told:
-    """An arrival, what it said, and what it wrote into the journal."""
+    """A join report with the lines and journal events that it emitted."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -47,7 +47,7 @@ class Told:
     async def watched(
         self, progress: Callable[[], TrainerProgress], round_s: float | None, rounds_left: int = 5
     ) -> None:
-        """Until there is nothing left to watch."""
+        """Run the watch until it has nothing left to measure."""
         watching = asyncio.create_task(self.arrival.watch(progress, round_s, lambda: rounds_left))
         await asyncio.wait({watching}, timeout=0.3)
         if watching.done():

@@ -1,4 +1,4 @@
-"""A volunteer's own invitation is kept, and checked before anybody is asked."""
+"""A volunteer's own invitation must be stored, and checked before any peer is asked."""
 
 from __future__ import annotations
 

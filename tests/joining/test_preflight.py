@@ -1,4 +1,4 @@
-"""What keeps a daemon from starting is found before torch is loaded."""
+"""Whatever prevents the start of a daemon must be found before torch is loaded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ except PeerError as error:
 
 
 def started(*words: str | Path, files: int = 0) -> tuple[str, str, str, list[str]]:
-    """Return the error that a command ends with: class, sentence, fix, and what was loaded until then."""
+    """Return the error with which a command ends (class, sentence, fix), and the modules that were loaded by then."""
     command = [sys.executable, "-c", PROGRAM, str(files), *map(str, words)]
     lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=300, check=True).stdout.splitlines()
     name, found, fix, loaded = json.loads(lines[-1])

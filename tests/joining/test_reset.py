@@ -1,4 +1,4 @@
-"""The state that the operator goes on from: taken from who has it, and no other is fetched twice."""
+"""The state of a restart must be fetched from a node that has it, and no other state fetched twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WANTED, ANOTHER = torch.arange(1000.0), torch.zeros(1000)
 
 
 class Counting(RequestHandler):
-    """Counts the pieces it was asked for."""
+    """Counts the requested pieces."""
 
     def __init__(self, params: torch.Tensor) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Counting(RequestHandler):
 
 
 class Nodes:
-    """Operator's nodes with these states, and one who asks them."""
+    """Operator's nodes with given states, and a peer that asks them."""
 
     def __init__(self, *states: torch.Tensor, status: Status = Status.SERVING) -> None:
         network, clock = Network(), VirtualClock()

@@ -1,4 +1,4 @@
-"""The own clock is corrected once by what the others say, however many there are."""
+"""The own clock must be corrected only once by the answers of other peers, however many there are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUN, AHEAD_S = RunId(b"R" * 32), 20.0
 
 
 class Greets:
-    """A handler that is only said Hello to."""
+    """A handler that receives Hello calls only."""
 
     group = None
 
@@ -60,7 +60,7 @@ def test_as_many_as_there_are_agree_on_one_correction(others: int, tmp_path: Any
 
 
 def test_a_correction_during_a_hello_is_not_counted_again() -> None:
-    """As after a wake, where every answer counts at once while other Hellos are under way."""
+    """As after a suspend, when each answer is applied at once while other Hellos are under way."""
 
     async def ask(clock: RunClock, ours: GrpcTransport, records: list[PeerRecord]) -> None:
         async def greet(record: PeerRecord) -> None:
@@ -72,7 +72,8 @@ def test_a_correction_during_a_hello_is_not_counted_again() -> None:
 
 
 async def corrected(others: int, ask: Callable[[RunClock, GrpcTransport, list[PeerRecord]], Awaitable[None]]) -> float:
-    """By how much, after real Hellos over gRPC to peers whose clocks are all ahead of ours by as much."""
+    """Return the correction after real Hellos over gRPC to peers whose clocks are all ahead of ours by the same
+    offset."""
     clock, theirs = RunClock(), RunClock()
     ours = transport(clock.now, lambda: clock.correction)
     all_others = [transport(lambda: theirs.now() + AHEAD_S) for _ in range(others)]

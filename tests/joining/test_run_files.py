@@ -1,4 +1,4 @@
-"""The files of a run: what a joiner fetches, and what lies beside the operator's manifest."""
+"""The files of a run: which of them a joiner fetches, and which must lie beside the operator's manifest."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def operators_folder(folder: Path) -> Path:
 
 
 class Swarm:
-    """Gives the index, and notes what was asked for."""
+    """Gives the index, and records the requests."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

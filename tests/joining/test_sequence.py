@@ -1,4 +1,4 @@
-"""The stages of a join: one order, each stage once, as far as its user wants."""
+"""The stages of a join must run in order, each once, and only as far as the user asks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Joining = JoinSequence[Any, Any, Any]
 
 
 def steps(passed: list[Stage], *without: Stage) -> dict[str, Any]:
-    """Return a step for every stage that notes its stage; its value is the stages that were behind."""
+    """Return a step for every stage. It records its stage, and its value is the list of the stages before it."""
 
     def step(stage: Stage) -> Any:
         async def taken(joining: Joining) -> Any:
@@ -62,7 +62,7 @@ def test_a_stage_without_a_step_is_passed_over() -> None:
 
 @pytest.mark.parametrize("stage", list(Stage))
 def test_a_join_can_be_left_in_every_stage(stage: Stage) -> None:
-    """The step that was under way is undone, those before it are not, and nothing of it runs on."""
+    """The stage under way stays incomplete, earlier stages stay complete, and no task remains."""
 
     async def main() -> None:
         passed, given = list[Stage](), dict[str, Any]()
@@ -111,7 +111,7 @@ def test_a_step_that_fails_is_taken_again() -> None:
 
 
 def context(folder: Path | None = None) -> JoinContext:
-    """Return the context of one that meets nobody."""
+    """Return the context of a joiner with an empty directory."""
 
     async def peers() -> dict[PeerId, Any]:
         return {}
@@ -146,7 +146,7 @@ def test_a_run_that_is_over_ends_the_terms() -> None:
 
 
 def test_a_peer_that_the_operator_keeps_out_is_refused_with_the_terms() -> None:
-    """It hears so before it is asked to agree, and before it fetches a file."""
+    """A banned peer must be refused before it is asked to agree, and before it fetches a file."""
     operator, me = Identity.generate(), PeerId(Identity.generate().peer_id)
     of = manifest().model_copy(update={"operator": operator.peer_id})
     held = statements(of)
@@ -166,7 +166,7 @@ def test_the_terms_have_the_start_and_the_operators_nodes(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("wait_s", [3.0, 600.0])
 def test_the_wait_for_a_donor_is_the_one_asked_for(wait_s: float) -> None:
-    """`peer join --wait` bounds the wait for a donor, whether or not the manifest is in the home already."""
+    """`peer join --wait` bounds the wait for a donor, whether or not the manifest is already in the home."""
     of = manifest()
     terms = local_terms(context(), of, statements(of), ())
 

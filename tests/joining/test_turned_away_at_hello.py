@@ -1,4 +1,4 @@
-"""What a person reads at `peer join` whose peer is not invited: a served peer of the run refuses it at a real Hello."""
+"""The message of `peer join` for an uninvited peer, which a peer of the run refuses at a real Hello."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WITH_ONE = "--invitation @FILE"
 
 
 class Door:
-    """A served peer of a run by invitation, and a newcomer, in one process."""
+    """A serving peer of a run by invitation, and a joiner, in one process."""
 
     def __init__(self, folder: Path) -> None:
         self.signed = write_new(folder / "run.toml", OPERATOR, ["admission.kind=invited"])
@@ -62,7 +62,7 @@ class Door:
         self._log.amend(OPERATOR, 0, Change.REVOKE, reason, peer=ADA.peer_id)
 
     async def join(self, shown: bytes, then: Callable[[], None] = lambda: None) -> SignedManifest:
-        """Do what `peer join` does first, and once more after `then`."""
+        """Do the first part of `peer join`, and do it again after `then`."""
         transport = GrpcTransport(ADA, self.run_id, RequestHandler(), self.clock.now, TransportPolicy(invitation=shown))
         try:
             port = await self._served.start("127.0.0.1", 0)

@@ -1,4 +1,5 @@
-"""A simulated peer is the daemon's peer: over simulated ports the same parts are connected in the same way."""
+"""A simulated peer must be composed like a daemon's: the same parts, connected in the same way, over simulated
+ports."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ Edge = tuple[str, str, str]
 
 
 def connections(parts: PeerParts) -> set[Edge]:
-    """Who holds whom, by class and attribute, among the parts of a peer."""
+    """Return the references among the parts of a peer as (class, attribute, class)."""
     found, seen, waiting = set[Edge](), set[int](), list[Any]([parts])
     while waiting:
         part = waiting.pop()

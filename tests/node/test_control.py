@@ -47,7 +47,7 @@ async def raw(path: Path, data: bytes, eof: bool = False) -> bytes:
 
 
 async def turn_until(condition) -> None:
-    """Let the loop turn until it holds; fails after ten seconds."""
+    """Run the event loop until the condition holds. Fails after ten seconds."""
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Plain lines: when which one is said; and that a view that fails takes nothing else with it."""
+"""Plain lines: when each is shown; and that a failing view does not end the daemon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAINING: dict[str, Any] = {"status": "training", "phase": "training", "round": 
 
 
 def said_at(status: dict[str, Any], seconds: int) -> list[int]:
-    """The half seconds at which a line is said."""
+    """Return the half seconds at which a line is shown."""
     lines = PlainLines(lambda line: None)
     return [tick for tick in range(2 * seconds) if lines.due(read_status(status), tick / 2)]
 
@@ -50,7 +50,7 @@ def test_no_report_is_made_for_a_line_that_cannot_be_due() -> None:
 
 
 class Display:
-    """Records what becomes of it."""
+    """Records the calls it receives."""
 
     def __init__(self, fails: bool) -> None:
         self.fails = fails

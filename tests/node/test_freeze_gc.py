@@ -1,4 +1,4 @@
-"""Garbage in cycles goes soon, however much is loaded."""
+"""Cyclic garbage must be freed soon, however many objects are loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOADED = 300_000
 
 
 class Call:
-    """Refers to itself, as a finished call does whose exception holds its frame."""
+    """Refers to itself, as the frame of a finished call does through its exception."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -29,7 +29,7 @@ def _thawed() -> Iterator[None]:
 
 
 def old_garbage() -> weakref.ref[Call]:
-    """A cycle that has become garbage after the collector has seen it alive twice."""
+    """Make a cycle that becomes garbage after it survived two collections."""
     call = Call()
     gc.collect(0)
     gc.collect(1)
@@ -37,7 +37,7 @@ def old_garbage() -> weakref.ref[Call]:
 
 
 def work() -> None:
-    """What makes the collector run some ten times: objects come, live for a moment and go."""
+    """Create and drop objects until the collector has run about ten times."""
     batch = 2 * gc.get_threshold()[0]
     for _ in range(20):
         alive = [[] for _ in range(batch)]

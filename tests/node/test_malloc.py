@@ -1,4 +1,4 @@
-"""What `tune` does to glibc's heap, seen in a process of its own."""
+"""The effect of `tune_malloc` on glibc's heap, measured in a process of its own."""
 
 from __future__ import annotations
 

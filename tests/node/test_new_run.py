@@ -41,12 +41,12 @@ TINY = {"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_si
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Foreign files are opened in this process."""
+    """Open foreign files in this process."""
     open_here(monkeypatch)
 
 
 def quiet(note: str) -> None:
-    """Nobody listens."""
+    """Ignore the line."""
 
 
 def config(folder: Path, **changes: object) -> Path:
@@ -56,7 +56,7 @@ def config(folder: Path, **changes: object) -> Path:
 
 
 def data(folder: Path) -> Path:
-    """As `peer data build` writes it, without the shards: a manifest needs none of them."""
+    """Write a folder as `peer data build` does, without the shards, which a manifest does not need."""
     folder.mkdir()
     added = {"id": 3, "content": "<|endoftext|>", "special": True}
     added |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -177,7 +177,7 @@ BERT = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_at
 
 @pytest.mark.usefixtures("here")
 def test_no_command_takes_a_model_that_sees_later_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the operator's `manifest new` and `bootstrap`, and not the volunteer's `join` and `doctor`."""
+    """Neither the operator's `manifest new` and `bootstrap` nor the volunteer's `join` and `doctor` may accept it."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(BERT))
     with pytest.raises(ModelError, match="BertLMHeadModel sees later tokens"):

@@ -1,4 +1,4 @@
-"""A daemon's summary of itself tells the numbers of its journal and its trainer, whatever they are."""
+"""A daemon's summary must contain the numbers of its journal and trainer, whatever their values."""
 
 from __future__ import annotations
 

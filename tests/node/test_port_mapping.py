@@ -1,4 +1,4 @@
-"""How a node hangs together with the router: when it asks, what its record says, what it remembers."""
+"""A node and its router: when the router is asked, what the record then says, and what survives a restart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from peer.transport.port_mapping.mapper import PortMapper
 
 
 class Place:
-    """A dialler of a home."""
+    """A dialler in a home network."""
 
     def __init__(self, *, private: bool = False, seen: tuple[str, ...] = ()) -> None:
         self._private, self._seen = private, seen
@@ -40,7 +40,7 @@ class Place:
 
 
 class Reach:
-    """A probe that others have not answered."""
+    """A reachability probe without answers."""
 
     def __init__(self) -> None:
         self.reachability = Reachability()
@@ -74,7 +74,7 @@ def test_why_no_router_is_asked_is_told(options: dict[str, Any], why: str) -> No
 
 
 def test_without_the_library_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no wheel for every machine, and is not needed for anything else."""
+    """The library has no wheel for some machines, and nothing else needs it."""
 
     async def main() -> None:
         monkeypatch.setattr(port_mapping, "source_address", lambda: "192.168.7.10")
@@ -129,7 +129,7 @@ def test_the_routers_port_is_remembered_until_it_is_given_back(tmp_path: Path) -
 
 
 def test_a_port_that_nobody_tried_is_not_announced(tmp_path: Path) -> None:
-    """Whatever the router says. Once another peer got through, it comes first."""
+    """Whatever the router claims. Once another peer got through it, the port is listed first."""
     seen, mapped = "45.77.1.1", "45.77.1.1:31000"
     reach, dialler = Reach(), Dialler()
     place, probe = cast(Dialler, Place(seen=(seen,))), cast(ReachabilityProbe, reach)

@@ -1,4 +1,4 @@
-"""What this machine lacks is found before anything is made, opened or fetched."""
+"""A missing requirement of this machine must be reported before anything is made, opened or fetched."""
 
 from __future__ import annotations
 

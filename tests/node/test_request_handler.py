@@ -1,4 +1,4 @@
-"""What a peer's handler hands on, by the name that is asked for."""
+"""The request handler passes each call to the service that is registered for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_what_an_owner_averaged_is_asked_of_the_group() -> None:
 
 
 def test_a_service_that_nobody_registered_has_nothing_yet() -> None:
-    """A joiner answers all calls: each service begins when its object exists."""
+    """A joiner answers all calls, also before their services exist."""
     handler, caller = RequestHandler(), PeerId("caller")
     offer = Offer(RoundKey(0, 0))
     assert handler.on_offer(caller, offer).verdict is Verdict.REFUSED

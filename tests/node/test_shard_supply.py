@@ -1,4 +1,4 @@
-"""The daemon's part: which shards it fetches, in which order, what it keeps in use, and what it answers."""
+"""The shard supply: which shards it fetches, in which order, which files it protects, and what it answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE_S = 10.0
 
 
 class Swarm:
-    """Fetcher and pins."""
+    """Fetcher and pins in one object."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,7 +80,7 @@ class Swarm:
 
 
 class Trainer:
-    """Takes the answers."""
+    """Records the answers."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[str, Path | None, str]] = []

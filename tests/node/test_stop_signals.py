@@ -1,4 +1,4 @@
-"""A closed terminal, a log-out and a `kill` drain the daemon; its output to a terminal that is gone raises nothing."""
+"""A closed terminal, a log-out and a `kill` must drain the daemon, whose output to a closed terminal raises nothing."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_trainer_leaves_it_to_its_daemon() -> None:
 
 
 class LeftAtOnceError(BaseException):
-    """In the place of the end of the process."""
+    """Raised in place of the end of the process."""
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def _stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def after(*numbers: signal.Signals) -> str:
-    """What the process has done when these have come: a `d` for the drain, a `!` when it left at once."""
+    """Return what the process does on these signals: `d` for a drain, `!` for leaving at once."""
     done: list[str] = []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""The rounds and what goes on beside them: what goes wrong in either is raised, and all of it ends."""
+"""An error of the rounds, or of a task beside them, must be raised, and all tasks must end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peer.rounds.loop import RoundLoop
 
 
 class Rounds:
-    """Plays for so many seconds, then raises."""
+    """Runs for a number of seconds, then raises."""
 
     def __init__(self, seconds: float, error: Exception | None = None, leave_after: float | None = None) -> None:
         self._seconds, self._error, self._leave_after = seconds, error, leave_after
@@ -43,7 +43,7 @@ async def beside(error: Exception | None = None) -> None:
 
 
 def played(rounds: Rounds, *others: Coroutine[Any, Any, None]) -> tuple[list[str], float]:
-    """What was said, and when it ended."""
+    """Return the lines that were shown, and the time of the end."""
 
     async def main() -> tuple[list[str], float]:
         said: list[str] = []

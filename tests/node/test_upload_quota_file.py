@@ -1,4 +1,4 @@
-"""The volunteer's upload budget: the count outlives every end of the process, and payloads keep to it."""
+"""The volunteer's upload quota: the count survives every end of the process, and payloads respect it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ AFTER_A_START = round(CONTROL_RATE * SAVE_EVERY_S)
 
 
 class Machine:
-    """One home through several lives, and the clock on its wall. At first nothing is left of the day, so that no
-    control traffic has to be kept back."""
+    """One home over several processes, with a clock. At first no time is left of the day, so that no control traffic is
+    reserved."""
 
     def __init__(self, folder: Path, limits: UploadLimits) -> None:
         self.file = folder / "uploads.json"
@@ -44,7 +44,7 @@ class Machine:
         self.start()
 
     def start(self) -> UploadQuota:
-        """Another life; nobody ended the one before."""
+        """Start another process without ending the former one."""
         self.budget = UploadQuota(
             self.limits,
             self.file,
@@ -79,7 +79,7 @@ def little(tmp_path: Path) -> Machine:
 
 
 def send(budget: UploadQuota, nbytes: int, part: float = 1.0, *, giving: bool = False) -> None:
-    """A payload in chunks of a gigabyte, broken off after a part of it."""
+    """Send a payload in chunks of a gigabyte, optionally broken off after a part."""
     chunks = [GB] * (nbytes // GB)
     with budget.claim(nbytes, len(chunks), giving=giving) as sent:
         for chunk in chunks[: round(part * len(chunks))]:

@@ -59,7 +59,7 @@ def test_one_key_is_for_one_process_whatever_the_homes(tmp_path: Path) -> None:
 
 
 def test_a_key_borrowed_from_a_home_in_use_is_in_use(tmp_path: Path) -> None:
-    """The home that holds it does not name it on its command line."""
+    """The daemon of the home that has the key did not name it on its command line."""
     with (
         Home(tmp_path / "a").lock(),
         pytest.raises(HomeBusy, match=f"process {os.getpid()}") as caught,
@@ -98,7 +98,7 @@ def test_where_home_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def open_umask() -> Iterator[None]:
-    """Files are made for everybody, as with `umask 000`."""
+    """Create files for all users, as with `umask 000`."""
     before = os.umask(0)
     yield
     os.umask(before)

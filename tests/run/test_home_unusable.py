@@ -53,7 +53,7 @@ LONG = "b" * 120
 
 @pytest.fixture
 def temp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Our own stand-in for the system's temp folder, with a short path."""
+    """A stand-in for the system's temp folder, with a short path."""
     with tempfile.TemporaryDirectory(prefix="p") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield Path(folder)

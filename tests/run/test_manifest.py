@@ -38,7 +38,7 @@ def test_the_default_checks_and_is_signed(tmp_path: Path) -> None:
 
 
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
-    """Some editors write one. The run's id and the signature are of the file's exact bytes all the same."""
+    """Some editors write one. Run id and signature still cover the file's exact bytes."""
     path = tmp_path / "run.toml"
     write_new(path, KEY)
     path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
@@ -87,7 +87,7 @@ def test_a_foreign_key_cannot_sign(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_line_ends_of_windows_are_told_with_a_command_that_mends_them(tmp_path: Path) -> None:
-    """git's core.autocrlf changes both files when they are checked out."""
+    """git's core.autocrlf changes both files at checkout."""
     path = tmp_path / "run.toml"
     write_new(path, KEY)
     for one in (path, signature_path(path)):

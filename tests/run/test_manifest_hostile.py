@@ -1,4 +1,4 @@
-"""A manifest comes from a stranger: what it costs is bounded, and all that is wrong with it is said at its place."""
+"""A manifest comes from a stranger: the cost of reading it must be bounded, and each error reported with its place."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def written(root: Path, **files: str) -> Path:
 
 
 def test_the_estimate_covers_what_was_measured_and_not_much_more() -> None:
-    """Processes of this model, and of one with eight layers, were measured at their peak while one donated."""
+    """The peaks were measured on processes of this model and of one with eight layers, while one of them donated."""
     need = memory_need(MANIFEST)
     for estimate, measured in ((need.trainer, 845), (need.shared, 293)):
         assert 0.95 * measured < estimate / MIB < 1.2 * measured
@@ -46,7 +46,7 @@ def test_the_estimate_covers_what_was_measured_and_not_much_more() -> None:
 
 
 def test_a_window_is_counted_in_the_way_that_needs_least() -> None:
-    """The trainer makes the loss in chunks and computes layers again before it gives up."""
+    """The trainer first tries the loss in chunks and recomputed layers."""
     model = LlamaSection(vocab_size=32000, hidden_size=384, intermediate_size=1024, num_hidden_layers=8)
     full, least = window_bytes(model, 1024), least_window_bytes(model, 1024)
     assert (round(full / MIB), round(least / MIB)) == (863, 238)

@@ -272,7 +272,7 @@ def test_what_does_not_fit_a_custom_model_is_named(old: str, new: str, words: st
 
 
 def test_an_edited_manifest_reads_like_a_written_one() -> None:
-    """Sections stand apart, and no comment speaks of the value that was replaced."""
+    """Sections are separated by blank lines, and no comment describes a replaced value."""
     ref = {"digest": DIGEST, "size": 700}
     given = {
         "model": {"kind": "transformers", "parameters": 1000, "config": ref, "layout": ref},

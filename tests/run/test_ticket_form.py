@@ -1,4 +1,5 @@
-"""What is wrong with a ticket is said: cut short, mistyped, newer, or none at all. And its bytes stay what they are."""
+"""The error for an invalid ticket must say what is wrong: truncated, mistyped, newer, or no ticket. The encoding is
+frozen."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def said(text: str) -> str:
 
 
 def word_of(body: bytes) -> str:
-    """A ticket of any body, with a checksum that holds."""
+    """Return a ticket with any body and a valid checksum."""
     checksum = hashlib.sha256(b"peer ticket\0" + body).digest()[:4]
     return base64.b32encode(body + checksum).decode().rstrip("=").lower()
 

@@ -51,7 +51,7 @@ def test_parts_of_well_known_tokenizers_are_taken() -> None:
 
 
 def test_a_template_repeats_no_text() -> None:
-    """The check leaves it alone: only what opens a tokenizer can tell that nobody uses its templates."""
+    """The check accepts templates, because whether they are used is decided where the tokenizer is opened."""
     parts = [{"Sequence": {"id": "A", "type_id": 0}}]
     template = {"type": "TemplateProcessing", "single": parts * 50, "pair": parts, "special_tokens": {}}
     model = {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}

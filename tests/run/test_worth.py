@@ -1,4 +1,4 @@
-"""The expected worth of joining: measured, from the laws, or not known."""
+"""The expected worth of joining: measured, computed from the laws, or not known."""
 
 from __future__ import annotations
 

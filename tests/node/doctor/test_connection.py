@@ -1,4 +1,4 @@
-"""A machine without a network, or without a route out of its own, is found before anything is sent."""
+"""A missing network, or a missing route out of the local network, must be found without sending anything."""
 
 from __future__ import annotations
 

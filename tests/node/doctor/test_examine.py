@@ -1,4 +1,4 @@
-"""The examination as a whole: deadlines, checks that fail, and what it leaves behind."""
+"""The examination as a whole: deadlines, failing checks, and that nothing is left in the home."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PEER = "12D3KooWGcHvVxGGEhRBGqvDzRFqsZZMnhqSMtx2QCGqNkkvB5dC"
 
 @pytest.fixture(autouse=True)
 def connected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine of these tests has a network, wherever they run."""
+    """Let the machine appear to have a network."""
     monkeypatch.setattr(connection, "connection", lambda: fine("connection", "there is a route"))
 
 
@@ -51,7 +51,7 @@ def network(*findings: DoctorFinding) -> Any:
 
 
 def test_all_findings_come_at_once_and_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A taken port, a wrong device, no data and no p2pd: one run tells all of them."""
+    """A taken port, a wrong device, missing data and a failing p2pd are all reported by one run."""
     port = failure("port", AddressError("port 4811 is taken", "Choose another --port."))
     p2pd = failure("p2pd", DirectoryFailed("p2pd is missing"))
     monkeypatch.setattr(examine, "_network_modules", network(port, p2pd))
@@ -137,7 +137,7 @@ def test_no_temporary_folder_is_a_finding(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.processes
 def test_a_taken_port_is_found_and_the_guest_goes_on_at_another(tmp_path: Path) -> None:
-    """The real transport and p2pd, at a port that somebody listens at."""
+    """Uses the real transport and p2pd, at a port on which another socket listens."""
 
     async def main() -> tuple[list[DoctorFinding], list[DoctorFinding]]:
         with socket.create_server(("127.0.0.1", 0)) as holder:

@@ -1,4 +1,4 @@
-"""What all findings come to, and how they are told."""
+"""The verdict that follows from all findings, and its format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings about the home. Nothing is made in it."""
+"""Findings about the home. The checks must not create anything in it."""
 
 from __future__ import annotations
 

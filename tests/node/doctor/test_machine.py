@@ -1,4 +1,4 @@
-"""Findings about the machine, each from a fact that is given."""
+"""Findings about the machine, from given facts."""
 
 from __future__ import annotations
 

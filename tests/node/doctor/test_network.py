@@ -1,4 +1,4 @@
-"""Findings about the network, with the measurements given."""
+"""Findings about the network, from given measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prediction, worked out from numbers that are given."""
+"""The prediction, from given numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_bytes_follow_from_the_rounds() -> None:
 
 
 def test_doctor_and_consent_show_the_same_bytes(tmp_path: Path) -> None:
-    """With control traffic, which doctor once left out."""
+    """Both include control traffic, which doctor once left out."""
     signed = write_new(tmp_path / "run.toml", Identity.generate(), ["sync.clock=seconds", "sync.sync_every=300"])
     method = resolve(signed.manifest.sync)
     agreed = contract_of(signed, PeerOptions(home=tmp_path, run_id=signed.run_id), "")
@@ -57,7 +57,8 @@ def test_a_daily_budget_bounds_what_is_sent() -> None:
 
 
 def test_the_first_exchange_comes_after_the_state_and_one_sync_every() -> None:
-    """The state takes 40 s and the start 5 s: from 2045 on it works for 60 s, and the next round is due at 2140."""
+    """The state takes 40 s and the start 5 s. The peer works for 60 s from 2045 on, and the next round is due at
+    2140."""
     found = predict(TRIAL, SECONDS, 10**6, 2000.0)
     assert found.first_exchange_s == pytest.approx(140.0)
     assert predict(TRIAL, STEPS, 10**6, 2000.0).first_exchange_s == pytest.approx(START_S + 40 + 100)

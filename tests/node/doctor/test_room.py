@@ -1,4 +1,4 @@
-"""Memory and disk against a run's need, with the facts given."""
+"""Memory and disk compared with a run's need, from given facts."""
 
 from __future__ import annotations
 

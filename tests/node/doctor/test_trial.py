@@ -1,4 +1,4 @@
-"""The trial of a few inner steps: what it trains on, and how its pace is judged."""
+"""The trial of a few inner steps: the data that it trains on, and the judgement of its speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guest's visit, with the answers of the network given."""
+"""The examination of a run through a temporary node, with given answers of the network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NODE = "/ip4/192.0.2.7/tcp/4001/p2p/12D3KooWGcHvVxGGEhRBGqvDzRFqsZZMnhqSMtx2QCGq
 
 
 def visit(contact: DialReport, **transport: Any) -> RunVisit:
-    """Make a visit whose network says these things."""
+    """Make a visit over a network with these answers."""
     directory = SimpleNamespace(contact=lambda: contact)
     local = SimpleNamespace(run_id=RUN, clock=RunClock())
     node: Any = SimpleNamespace(
@@ -53,7 +53,7 @@ def test_a_dead_ticket_is_an_error_with_what_each_address_answered() -> None:
 
 
 def test_a_wrong_clock_hides_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The visit goes by the others' clock, and so gets the manifest."""
+    """The visit corrects its clock by the others', and so obtains the manifest."""
 
     async def manifest(context: object, wait_s: float) -> SignedManifest:
         assert abs(one.node.local.clock.correction - 300.0) < 1.0
@@ -71,7 +71,7 @@ def test_a_wrong_clock_hides_nothing_else(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def slow_run(visit: RunVisit) -> RunVisit:
-    """Give the visit a run whose rounds are short for its model."""
+    """Give the visit a run whose rounds are too short for its model."""
     text = derive(default_text(), ["sync.sync_every=4", "sync.preset=streaming-noloco"])
 
     async def manifest(joining: object) -> SignedManifest:
@@ -84,7 +84,7 @@ def slow_run(visit: RunVisit) -> RunVisit:
 
 
 class Uploads:
-    """Peers to which uploads go at these rates, in the order in which they are asked."""
+    """Peers with these upload rates, in the order in which they are asked."""
 
     def __init__(self, rates: Sequence[float | None]) -> None:
         self.rates = list(rates)
@@ -109,7 +109,7 @@ class Uploads:
 def test_a_slow_measurement_is_made_with_another_peer_too(
     monkeypatch: pytest.MonkeyPatch, rates: list[float | None], severity: Severity, left: int
 ) -> None:
-    """One peer may be slow, or of an older version. It alone does not call this machine unfit."""
+    """A single peer that is slow, or of an older version, must not make this machine unfit."""
 
     async def download(self: RunVisit, peer: PeerRecord) -> Any:
         return visits.MeasuredLine("download", 1e7, 10**6, peer.peer_id)
@@ -124,7 +124,7 @@ def test_a_slow_measurement_is_made_with_another_peer_too(
 
 
 class Copying:
-    """A donor that needs a moment to copy its state."""
+    """A donor that needs a moment to make the copy of its state."""
 
     bytes_received = 0
 

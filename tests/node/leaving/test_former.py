@@ -1,4 +1,4 @@
-"""A daemon that is started while the former one of its home leaves."""
+"""A daemon that is started while the former daemon of its home is still leaving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaving takes, made up of what was measured, and how it is told."""
+"""The plan of leaving: its times follow from measurements, and it is formatted for people."""
 
 from __future__ import annotations
 

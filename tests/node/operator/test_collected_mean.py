@@ -1,4 +1,4 @@
-"""The states of pairs that an operator's node makes a mean of come next to each other, each over one home's line."""
+"""States of pairs that are averaged must be fetched in parallel, each over the line of one home."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE_S = 4 * LAYOUT.elements / (UP / 2)
 
 
 def homes(count: int, slow: int = 0) -> DonorWorld:
-    """Homes with a state each; the first `slow` have a line ten times slower."""
+    """Homes with one state each. The first `slow` of them have a line ten times slower."""
     world = DonorWorld()
     for number in range(count):
         world.donor(f"home {number}", state_of(number), 40)
@@ -37,7 +37,7 @@ def homes(count: int, slow: int = 0) -> DonorWorld:
 
 
 async def collected(world: DonorWorld, folder: Path) -> tuple[Collected, float]:
-    """Return what the node fetched of all these homes, and the seconds it took."""
+    """Return the result of a fetch from all these homes, and its duration in seconds."""
     began = asyncio.get_running_loop().time()
     collector = StateCollector(world.context(), LAYOUT, folder / "fetched", inline, momentum=False)
     found = await collector.collect(world.records)
@@ -86,7 +86,7 @@ def test_a_single_home_is_waited_for(tmp_path: Path) -> None:
 
 
 def near(number: int) -> OuterState:
-    """A replica near the others."""
+    """Return a replica near the others."""
     outer = state_of(0)
     return replace(outer, params=outer.params + 0.1 * state_of(number).params)
 

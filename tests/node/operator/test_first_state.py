@@ -1,4 +1,4 @@
-"""What a run begins from: its seed, or the state that the manifest names."""
+"""The state with which a run begins: made from its seed, or named by the manifest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def manifest(**changes: object) -> Manifest:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """A checkpoint of a run with a full schedule."""
+    """Write a checkpoint of a run with a full schedule."""
     params = first_params(manifest().model, 99)
     store = CheckpointStore(tmp_path / "checkpoints")
     draft = store.begin()

@@ -1,4 +1,4 @@
-"""The child that evaluates a state: what it may answer, and how long it may take."""
+"""The child process that evaluates a state: invalid answers, timeouts, and failures to start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Judging = Callable[..., StateJudge]
 
 @pytest.fixture
 def judging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judging:
-    """Returns a function that makes a judge whose child runs a program."""
+    """Return a function that creates a judge whose child runs a given program."""
 
     def make(program: str, limit_s: float = 60.0) -> StateJudge:
         return StateJudge((child_module(tmp_path, monkeypatch, program),), limit_s, again_s=0.0)
@@ -82,7 +82,7 @@ def test_a_failure_is_no_verdict_and_has_a_reason(judging: Judging, program: str
     ],
 )
 def test_a_child_that_does_not_come_up_is_an_error(judging: Judging, program: str, why: str) -> None:
-    """Not a state that cannot be judged: else all states would be kept unchecked for ever."""
+    """It must not count as a state that cannot be judged, or all states would be kept unchecked for ever."""
     for first in (StateJudge.ensure_starts, lambda made: made.loss_of(Path("/folder"))):
         with pytest.raises(JudgeFailed, match=why):
             asyncio.run(first(judging(program)))
@@ -120,7 +120,8 @@ def test_one_that_came_up_once_is_tried_again(judging: Judging, tmp_path: Path) 
 def test_the_operators_options_and_folder_are_not_its_own(
     judging: Judging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A PEER_DATA for the node would have it evaluate on other data. A file in the working folder would be imported."""
+    """The node's PEER_DATA would make the child evaluate on other data, and a file in the working folder would be
+    imported."""
     (tmp_path / "random.py").write_text("raise SystemExit('code from the working folder ran')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PEER_DATA", "/texts")

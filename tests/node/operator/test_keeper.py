@@ -1,4 +1,4 @@
-"""The operator's node keeps the newest good state, and says when the run is over."""
+"""The keeper of the operator's node: which states it keeps, and when it declares the run over."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def filled(value: float, momentum: float = 0.0) -> OuterState:
 
 
 class Judge:
-    """Judges by a function of the state's first value; remembers how many judgements ran at once."""
+    """Judges by a function of the state's first value, and records the largest number of parallel judgements."""
 
     def __init__(self, loss: Callable[[float], float], seconds: float = 1.0) -> None:
         self._loss = loss
@@ -76,7 +76,7 @@ class Judge:
 
 
 class World:
-    """Peers of a run, and the operator's node beside them."""
+    """The peers of a run, and the operator's node."""
 
     def __init__(self, folder: Path, *, momentum: bool = False, in_steps: bool = True) -> None:
         self.network, self.clock, self.momentum = Network(), VirtualClock(), momentum
@@ -253,7 +253,7 @@ def test_in_the_first_rounds_a_worse_state_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_judge_that_does_not_start_stops_the_node(tmp_path: Path) -> None:
-    """Its duties end with an error when one of them does (`peer.node.operator.bootstrap`)."""
+    """The node ends with the error of the first of its tasks that fails (`peer.node.operator.bootstrap`)."""
 
     async def test() -> None:
         world, judge = World(tmp_path), Judge(abs)

@@ -1,4 +1,4 @@
-"""The states of the operator's node lie on the disk, and their space goes back when nobody needs them."""
+"""States of the operator's node must lie on disk, and their space must be freed once they are unused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FACTS = KeptFacts(3, 7, None, (), "")
 
 
 def is_shared_with_a_file(values: torch.Tensor) -> bool:
-    """Whether the values lie in a shared mapping of a file, which never has memory of its own."""
+    """Return whether the values lie in a shared mapping of a file, which takes no memory of its own."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         ends, permissions, _, _, inode, *_ = line.split()
         first, last = (int(end, 16) for end in ends.split("-"))
@@ -66,7 +66,7 @@ def no_collector() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_collector")
 def test_a_donated_state_goes_with_its_last_reference() -> None:
-    """Else the garbage collector would free a large state in the middle of any task."""
+    """Otherwise the garbage collector would free a large state in the middle of any task."""
     layout = Layout.whole([TensorSpec("w", (8,))])
     outer = OuterState.fresh(layout, torch.zeros(8))
     gone, state = weakref.ref(outer.params), [DonatedState(outer, lambda: 0, lambda: 0.0, momentum=True)]
@@ -77,7 +77,7 @@ def test_a_donated_state_goes_with_its_last_reference() -> None:
 
 
 class Nobody:
-    """A directory that shows nobody."""
+    """An empty directory."""
 
     async def peers(self) -> dict[PeerId, PeerRecord]:
         return {}

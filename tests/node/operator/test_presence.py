@@ -1,4 +1,4 @@
-"""The operator's node shows itself at once, however short a time its machine has been up."""
+"""The operator's node must announce itself at once, also on a machine that has just booted."""
 
 from __future__ import annotations
 

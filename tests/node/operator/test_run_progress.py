@@ -1,4 +1,4 @@
-"""What the operator's node believes of the run's round, from records that anybody may write."""
+"""The round that the operator's node derives from records, which anyone can forge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def trains(name: str, round_: int) -> PeerRecord:
 
 
 class Node:
-    """The operator's node of a run that began `age_s` ago."""
+    """The operator's node of a run that began `age_s` seconds ago."""
 
     def __init__(self, folder: Path, age_s: float, kind: str = "seconds") -> None:
         self.rounds = RoundClock("seconds" if kind == "seconds" else "steps", ROUND_S, start=1000.0)

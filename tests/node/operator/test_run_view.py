@@ -1,4 +1,4 @@
-"""The run's view at a node of the operator: it is made of signed summaries, and holds only what can be."""
+"""The view of a run must contain signed summaries only, and no impossible claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator's node signs the start once, when enough peers are ready, and only if its key may."""
+"""The operator's node must sign the start only once, when enough peers are ready, and only if its key may."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPERATOR, NODE = Identity.generate(), Identity.generate()
 
 
 class Bench:
-    """An operator's node, and the peers it sees."""
+    """An operator's node and the peers in its directory."""
 
     def __init__(self, folder: Path, key: Identity = OPERATOR, start: float = 0.0, clock: str = "seconds") -> None:
         self.trains, self.others, self.said = list[PeerRecord](), StatementLog(RUN, OPERATOR.peer_id), list[str]()
@@ -43,7 +43,7 @@ class Bench:
         self.made = self.make()
 
     def make(self) -> StartTime:
-        """As a start of the node does."""
+        """Create the start time as a start of the node does."""
         return StartTime(self._node, self.statements, 2)
 
     def ready(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Invitations: checked offline, refused with a sentence when something is wrong with them."""
+"""Invitations must be checked offline, and an invalid one refused with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Only texts are taken from a person's folder, and secrets among them are named."""
+"""Only text files of a user's folder are used, and those that look like secrets are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of token shards: the bytes that are written, and what is refused."""
+"""The index of token shards: its exact bytes, and what is refused."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_shard_is_found_by_its_digest() -> None:
 
 
 def test_a_large_index_costs_less_memory_than_its_own_size(tmp_path: Path) -> None:
-    """64 MiB of it cost 22 MB: 48 bytes a shard of about 150 bytes of text."""
+    """An index of 64 MiB takes 22 MB: 48 bytes for a shard, whose text has about 150."""
     shards = ShardTable(ShardEntry(f"{number:064x}", 2**22, 900, 17_000_000) for number in range(30_000))
     raw = format_index(dataclasses.replace(INDEX, train=shards))
     file = tmp_path / "index.json"

@@ -43,7 +43,7 @@ def three() -> StatementLog:
 
 
 def altered(which: int, by: Identity = OPERATOR, **fields: Any) -> Parts:
-    """Number `which` of the three with other fields, signed again."""
+    """Return amendment `which` of the three with other fields, signed again."""
     body = json.loads(three().chain[which - 1].raw) | fields
     raw = json.dumps(body).encode()
     return raw, by.sign(AMENDMENT.domain, raw)

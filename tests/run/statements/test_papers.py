@@ -1,4 +1,4 @@
-"""Papers: who may sign what, and what a log makes of them in any order."""
+"""Papers: who may sign them, and that a log's result does not depend on their order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def start(at: float, by: Identity = OPERATOR, given: Paper | None = None) -> Pap
 
 
 def resigned(paper: Paper, key: Identity, /, **fields: Any) -> bytes:
-    """The line of a paper with other fields, signed by somebody."""
+    """Return the line of a paper with other fields, signed by another key."""
     raw = json.dumps(json.loads(paper.raw) | fields)
     return json.dumps({"paper": raw, "signature": key.sign(PAPER.domain, raw.encode()).hex()}).encode()
 

@@ -1,4 +1,4 @@
-"""Runs whose peers share no data: nobody can judge a partner's params by their loss, and everybody is told."""
+"""In runs whose peers share no data, partners' params cannot be checked by their loss, and every peer reports that."""
 
 from __future__ import annotations
 

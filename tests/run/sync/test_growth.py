@@ -26,7 +26,7 @@ def refused(text: str) -> str:
 
 
 def by_the_formula(manifest: Manifest) -> list[int]:
-    """The lengths of all rounds, from section 3 of the paper and the fields of the manifest alone."""
+    """Return the lengths of all rounds, computed only from section 3 of the paper and the manifest's fields."""
     fields, total = manifest.optimizer, manifest.train.total_rounds
     growth_lr = resolve(manifest.sync).growth_lr
     lengths = list[int]()
@@ -92,7 +92,7 @@ def test_what_is_signed_is_what_is_played(tmp_path: Any) -> None:
 
 
 def test_a_program_takes_the_growth_that_is_written_and_computes_none() -> None:
-    """Another machine's cosine may come to another integer: its rounds would be others."""
+    """The cosine of another machine may round to another integer, which would give other rounds."""
     text = 'format = 3\n[train]\ntotal_rounds = 10\n[sync]\npreset = "qsr"\ngrowth = [[2, 4]]\n'
     assert lengths_of(parse_manifest(text.encode())) == [1, 1, 4, 4]
 
@@ -136,5 +136,5 @@ def test_rounds_of_unequal_steps_need_the_format_too() -> None:
 
 
 def test_no_amendment_moves_the_rounds() -> None:
-    """What an operator may change in a run is no part of a round clock."""
+    """No amendment may change a value from which the round clock is made."""
     assert not {"growth", "growth_lr", "sync_every", "total_rounds"} & set(RunPolicy.__slots__)
