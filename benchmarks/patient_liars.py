@@ -62,7 +62,7 @@ def remembered(share: float, claims: float, rounds: int, seed: int = 1) -> list[
     for _ in range(rounds):
         work.append(math.exp(rng.gauss(0.0, SPREAD)))
         lies = rng.random() < share
-        memory.ratio.told(round(TOKENS * (claims if lies else 1.0)), TOKENS)
+        memory.ratio.observe(round(TOKENS * (claims if lies else 1.0)), TOKENS)
         away = math.inf if lies else APART * math.exp(rng.gauss(0.0, SPREAD))
         found.append(memory.of(0).clip(work[-1], away, memory.ratio.value).radius / max(work))
     return found

@@ -61,7 +61,7 @@ def mute(swarm: SimulatedSwarm) -> None:
 
 def take_all() -> AbstractContextManager[object]:
     """Make relays accept every swap."""
-    return mock.patch.object(RelayLoad, "why_not", return_value="")
+    return mock.patch.object(RelayLoad, "refusal_reason", return_value="")
 
 
 def played(

@@ -167,7 +167,7 @@ class Found:
     def lost(self, partner: PeerId, why: str) -> None:
         self.locked = None
 
-    def why_alone(self) -> str:
+    def solo_reason(self) -> str:
         return "the partner was lost"
 
 

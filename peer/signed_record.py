@@ -27,7 +27,7 @@ from peer.protocol.messages import (
     PeerId,
     PeerRecord,
     RelayAddress,
-    RelayWord,
+    RelayAttestation,
     RunId,
     Status,
 )
@@ -172,7 +172,7 @@ def _packed(relay: RelayAddress) -> pb.RelayAddress:
 
 def _relay(packed: pb.RelayAddress) -> RelayAddress:
     word = packed.word
-    said = RelayWord(word.block, word.until, word.signature) if packed.HasField("word") else None
+    said = RelayAttestation(word.block, word.until, word.signature) if packed.HasField("word") else None
     return RelayAddress(PeerId(packed.peer_id), packed.endpoint, said)
 
 
@@ -209,7 +209,7 @@ def _check_relays(record: PeerRecord) -> None:
             raise InvalidRecord(Code.RELAYS, f"{relay.word.block[:64]!r} is no word on an address")
 
 
-def is_well_formed(word: RelayWord) -> bool:
+def is_well_formed(word: RelayAttestation) -> bool:
     """Return whether a relay's statement about an address has a valid form. The signature is not checked."""
     named = 0 < len(word.block) <= MAX_BLOCK_CHARS and word.block.isascii() and word.block.isprintable()
     return named and len(word.signature) == SIGNATURE_BYTES

@@ -34,7 +34,7 @@ class InvalidSummary(ExchangeError):
 def seal_summary(summary: PeerSummary, identity: Identity) -> bytes:
     """Sign our own summary. Return a serialized `SignedSummary`."""
     assert summary.peer_id == identity.peer_id, "a peer signs for itself alone"
-    assert not summary.why_impossible(), summary.why_impossible()
+    assert not summary.invalid_reason(), summary.invalid_reason()
     body = pb.SummaryBody(
         run_id=summary.run_id,
         issued_at=summary.issued_at,
@@ -77,7 +77,7 @@ def unseal_summary(raw: bytes, run_id: RunId) -> PeerSummary:
     if body.run_id != run_id:
         raise InvalidSummary("a summary of another run")
     summary = _summary(body, PeerId(peer_id_of(signed.public_key)), run_id)
-    if why := summary.why_impossible():
+    if why := summary.invalid_reason():
         raise InvalidSummary(why)
     return summary
 

@@ -19,7 +19,7 @@ from peer.errors import HomeUnusable, ManifestError, ModelError, UsageError, fil
 from peer.identity import load, load_or_create
 from peer.node.new_run import make_custom_run
 from peer.protocol.model.layout import TensorSpec
-from peer.protocol.policy.donors import why_too_large
+from peer.protocol.policy.donors import too_large_reason
 from peer.run.files.layout_file import format_layout, parse_layout
 from peer.run.home import KEY_FILE
 from peer.user_folders import expand_user, make_private
@@ -143,7 +143,7 @@ def _checked(model: Named) -> dict[str, Tensor]:
                 f"{other} and {name} share their memory", "Give tied tensors once, under one name.", PINNED
             )
         size = math.sqrt(float(tensor.detach().double().square().mean()))
-        if why_not := why_too_large(size):
+        if why_not := too_large_reason(size):
             raise ModelError(f"{name} cannot begin a run: {why_not}", "Give the model its first weights.", PINNED)
     specs = [TensorSpec(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
     try:

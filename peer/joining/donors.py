@@ -77,7 +77,7 @@ class DonorQuery:
             for task in waiting:
                 task.cancel()
                 policy.silent(asked[task])
-                offers.why_not[asked[task]] = "has not answered yet"
+                offers.rejections[asked[task]] = "has not answered yet"
         return offers
 
     async def _ask(self, donor: PeerRecord, run_round: int, offers: Offers, *, fresh: bool) -> None:
@@ -86,11 +86,11 @@ class DonorQuery:
             index = await fetch_state_index(self._transport, donor, fresh, self._wanted)
             check_index(index, self._layout, momentum=self._policy.momentum)
         except BadPayload as error:
-            self._policy.useless(peer)
-            offers.why_not[peer] = str(error)
+            self._policy.mark_invalid(peer)
+            offers.rejections[peer] = str(error)
         except ExchangeError as error:
             self._policy.silent(peer)
-            offers.why_not[peer] = str(error)
+            offers.rejections[peer] = str(error)
             if isinstance(error, PartnerRefused) and error.eta_s > 0:
                 offers.busy_for(error.eta_s)
         else:

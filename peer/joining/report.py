@@ -18,7 +18,7 @@ from peer.observe.formatting import amount
 from peer.observe.status.value import MachineStatus
 from peer.ports.trainer import TrainerInfo, TrainerProgress
 from peer.protocol.policy.fitness import FitnessFinding, of_link, of_steps
-from peer.protocol.policy.upload_quota import UploadLimits, too_much
+from peer.protocol.policy.upload_quota import UploadLimits, quota_excess
 from peer.run.costs import cost_of
 from peer.run.load import codec_refusal, line_load, upload_need
 from peer.run.manifest import Manifest
@@ -114,7 +114,7 @@ class JoinReport:
         largest payload."""
         largest = max(cost_of(manifest.model, method).fragment_bytes)
         need = upload_need(manifest, method)
-        if need is None or not (found := too_much(limits, need)):
+        if need is None or not (found := quota_excess(limits, need)):
             return largest
         fitting = [codec for codec in KINDS[method.payload] if not codec_refusal(codec, manifest, method, limits)]
         fix = "Raise --daily-upload and --monthly-upload, or train alone for the rest of the time."

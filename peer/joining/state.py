@@ -185,8 +185,8 @@ class StateFetch:
     async def _offers(self) -> Offers:
         records = (await self._directory.peers()).values()
         policy = self._policy
-        policy.outlaw(self._outcome.wrong)
-        free = policy.not_left_alone(records, self._now())
+        policy.ban_donors(self._outcome.wrong)
+        free = policy.available(records, self._now())
         run_round = policy.run_round(records, self._knowledge.furthest())
         offers = await self._donor_query.query(policy.candidates(free, self._rng), run_round, self._wanted)
         await self._knowledge.ask_start([one.donor for one in offers.offered if one.index.round > 0])

@@ -15,7 +15,7 @@ from peer.exchange.validation import rms
 from peer.joining.fetch_terms import FetchTerms
 from peer.observe.events import StateRefused
 from peer.ports.console import Say
-from peer.protocol.policy.donors import WEIGH_S, WeighedState, why_doubted, why_impossible, why_too_large
+from peer.protocol.policy.donors import WEIGH_S, WeighedState, doubt_reason, impossible_reason, too_large_reason
 
 
 class StateWeighing:
@@ -35,13 +35,13 @@ class StateWeighing:
         if self._terms.weigh is None:
             return WeighedState(None, "", "")
         size = await self._offload(lambda: rms(params))
-        if why := why_too_large(size):
+        if why := too_large_reason(size):
             return WeighedState(None, why, why)
         losses = await self._terms.weigh(params, self._seed, WEIGH_S)
         if isinstance(losses, str):
             self._unjudged(losses)
             return WeighedState(None, "", "")
-        return WeighedState(losses, why_impossible(losses), why_doubted(losses, round_))
+        return WeighedState(losses, impossible_reason(losses), doubt_reason(losses, round_))
 
     def refused(self, donor: str, round_: int, reason: str) -> None:
         """Report to user and journal that the state of a donor is not used."""

@@ -67,7 +67,7 @@ class FailureDetector:
     def heard(self, peer: PeerId, what: str = "it called") -> None:
         """Record a sign of life of this peer; `what` names it."""
         self.answering.called(peer)
-        self._journal(self.membership.heard(peer, self._now(), what))
+        self._journal(self.membership.on_contact(peer, self._now(), what))
 
     def answered(self, peer: PeerId, took_s: float) -> None:
         """Record that this peer answered a small call. `took_s`: seconds, without a wait that we asked for."""
@@ -83,8 +83,8 @@ class FailureDetector:
     def failed(self, peer: PeerId, why: str, after_s: float) -> None:
         """Record that a call to this peer failed after `after_s` seconds."""
         if after_s >= self.trips.timeout(peer):
-            self.trips.gave_up(peer, after_s)
-        heard_s = self.heard_ago(peer)
+            self.trips.timed_out(peer, after_s)
+        heard_s = self.contact_age_s(peer)
         if heard_s is None or heard_s >= FRESH_S:  # if it was heard just now, only the call was lost
             self.answering.failed(peer, self._now())
         self._journal(self.membership.failed(peer, self._now(), why))
@@ -121,14 +121,14 @@ class FailureDetector:
             return None
         return max(LATE_S, LATE_CALLS * self.trips.usual())
 
-    def heard_ago(self, peer: PeerId) -> float | None:
+    def contact_age_s(self, peer: PeerId) -> float | None:
         """Return the seconds since this peer was heard; None: never, or long ago."""
-        return self.membership.heard_ago(peer, self._now())
+        return self.membership.contact_age_s(peer, self._now())
 
     def report(self) -> MembershipStatus:
         """Return the suspected peers for `peer status` and the metrics."""
         now, cases = self._now(), self.membership.cases()
-        cut_off = self.membership.cut_off(now)
+        cut_off = self.membership.isolated_s(now)
         return MembershipStatus(
             suspected=tuple(
                 SuspectedPeer(
@@ -184,7 +184,9 @@ class FailureDetector:
             return  # the witness is alive but gave no answer about the suspect
         self.heard(by.peer_id, "it answered")
         if vouched.reaches is not None:
-            self._journal(self.membership.word(by.peer_id, about, vouched.reaches, vouched.reason, self._now()))
+            self._journal(
+                self.membership.on_witness_answer(by.peer_id, about, vouched.reaches, vouched.reason, self._now())
+            )
 
     def _journal(self, changed: list[Changed]) -> None:
         for one in changed:

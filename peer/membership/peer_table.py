@@ -160,10 +160,10 @@ class PeerTable:
     def candidates(self, round_: int, proven: Collection[PeerId] = ()) -> list[PeerId]:
         """Return the live peers that train, are neither banned nor out (`peer.protocol.swarm.failure_detection`), and
         were not met too often lately. `proven`: the peers that are proven to us."""
-        outs, banned, training = self.detector.membership.outs(), self.banned(), self._trainers()
+        outs, banned, training = self.detector.membership.peers_out(), self.banned(), self._trainers()
         if outs or banned:
             training = [peer for peer in training if peer not in outs and peer not in banned]
-        tired = self.acquaintance.tired_of(round_, self.live(), proven)
+        tired = self.acquaintance.all_met_too_often(round_, self.live(), proven)
         return [peer for peer in training if peer not in tired] if tired else training
 
     def remembered(self) -> list[PeerRecord]:
@@ -174,7 +174,7 @@ class PeerTable:
     def vouch_for(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
         """Return a peer's record, and the seconds since it was last heard, for another peer that asks whether we reach
         it."""
-        return self.peers.get(about), self.detector.heard_ago(about)
+        return self.peers.get(about), self.detector.contact_age_s(about)
 
     def own_reach(self, by: PeerId | None = None) -> Reach:
         """Return how others can call us by our record, or how the peer `by` can, which may be in our own network."""

@@ -46,7 +46,7 @@ class ProvenFile:
 
     def _save(self) -> None:
         """Write the file if there are changes. At most 600 KB to the page cache, which takes a few milliseconds."""
-        if (raw := self.peers.take_news()) is None:
+        if (raw := self.peers.pack_if_changed()) is None:
             return
         try:
             write_whole(self._path, raw)

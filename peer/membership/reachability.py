@@ -95,7 +95,7 @@ class ReachabilityProbe:
         try:
             probed = await self._transport.probe(record, question.ours, timeout_s)
         except PartnerLost:
-            self._trips.gave_up(record.peer_id, self._trips.timeout(record.peer_id))
+            self._trips.timed_out(record.peer_id, self._trips.timeout(record.peer_id))
             self._shun(record.peer_id, question.at)
             return
         except ExchangeError:
@@ -121,8 +121,8 @@ class ReachabilityProbe:
         for way in ways:
             network, version = voice_of(way.endpoints[0]), version_of(way.endpoints[0])
             shunned = now - self._shunned.get(way.peer_id, -SHUNNED_S) < SHUNNED_S
-            heard = self.reachability.has_word_of_network(network)
-            spoken = self.reachability.has_word_of(way.peer_id, version)
+            heard = self.reachability.has_verdict_of_network(network)
+            spoken = self.reachability.has_verdict_of(way.peer_id, version)
             ranks.append((shunned, heard, spoken, way.peer_id not in self._trusted, places[network]))
             places[network] += 1
         return [ways[number] for number in sorted(range(len(ways)), key=ranks.__getitem__)]

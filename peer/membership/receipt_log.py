@@ -54,7 +54,7 @@ class ReceiptLog:
 
     def append(self, receipt: Countersigned) -> bool:
         """Append a receipt. Return whether it is written."""
-        if receipt.ours.key.round in self._recent:
+        if receipt.own_statement.key.round in self._recent:
             return False
         try:
             if not self._head:

@@ -14,7 +14,7 @@ from peer.errors import ExchangeError, PartnerRefused
 from peer.observe import events
 from peer.observe.status.value import RelayPlace
 from peer.ports.clock import Clock
-from peer.protocol.messages import MAX_RELAYS, PeerId, PeerRecord, Reach, RelayAddress, RelayWord
+from peer.protocol.messages import MAX_RELAYS, PeerId, PeerRecord, Reach, RelayAddress, RelayAttestation
 from peer.protocol.relay.testimony import RelayFault
 from peer.protocol.swarm.relay_choice import HeldRelay, RelayCandidate, RelayMemory, choose_relays
 
@@ -33,7 +33,7 @@ SILENT_S = 30.0
 class Granted(Protocol):
     """Called with the terms of a reservation when the relay grants it, and when they change."""
 
-    def __call__(self, rate: float, word: RelayWord | None = None) -> None:
+    def __call__(self, rate: float, word: RelayAttestation | None = None) -> None:
         """`rate`: the relay's cap in bytes per second. `word`: the relay's signed statement about the address from
         which we call; None: unchanged."""
 
@@ -162,13 +162,13 @@ class RelayReservations:
         peer = record.peer_id
         place, ended = self._places[peer], "the call was broken off"
 
-        def granted(rate: float, word: RelayWord | None = None) -> None:
+        def granted(rate: float, word: RelayAttestation | None = None) -> None:
             first, place.rate = place.rate == 0, rate
             if first and rate > 0:
                 place.given_at = self.clock.now()
                 self.setting.emit(events.RelayReserved(relay=peer, reason=why))
             if first or word is not None:
-                place.address = replace(place.relay.address, word=word)
+                place.address = replace(place.relay.address, attestation=word)
                 self.setting.changed()
 
         try:

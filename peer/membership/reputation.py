@@ -91,7 +91,7 @@ class Reputation:
         score = self._scores.offend(peer, code, now)
         self.stranger_budget.offended(peer)
         if score > OUT_OF_FAVOUR:
-            self.proven.disgraced(peer)
+            self.proven.revoke(peer)
         self._record(now, peer, code, reason)
         _remember(self._why, peer, reason)
         if times := self._times_to_write(peer, code, now):

@@ -41,7 +41,7 @@ class SlowPeerMonitor:
 
     def exchanged(self, partner: PeerId, report: SwapReport) -> None:
         """Record a successful exchange with this partner."""
-        own, theirs, pace = report.own, report.told, report.pace
+        own, theirs, pace = report.own_timings, report.partner_timings, report.transfer_timings
         lag = lag_by_own_doing(own, theirs) if own is not None and theirs is not None else 0.0
         nbytes = max(report.bytes_sent, report.bytes_received)
         self._look(Sample(partner, nbytes, pace.rate_out, pace.rate_in, lag), theirs)
@@ -73,7 +73,7 @@ class SlowPeerMonitor:
         if found := self.found():
             return tuple(DiagnosisFinding(**asdict(finding)) for finding in found)
         diagnosis = self._diagnosis
-        return (DiagnosisFinding("nothing", "", diagnosis.samples, "exchanges", diagnosis.nothing()),)
+        return (DiagnosisFinding("nothing", "", diagnosis.samples, "exchanges", diagnosis.no_finding_reason()),)
 
     def numbers(self) -> ExchangeRates:
         """Return the medians of this peer's own rates and lateness."""

@@ -23,7 +23,7 @@ from peer.ports.transport import SwarmCalls
 from peer.protocol.endpoints import voice_of
 from peer.protocol.messages import PeerRecord, Welcome
 from peer.protocol.swarm.block_votes import in_turn
-from peer.protocol.swarm.suspend_detection import Pulse, Reading, Slept, Stepped
+from peer.protocol.swarm.suspend_detection import ClockReading, Slept, Stepped, SuspendDetector
 
 BEAT_S = 1.0
 REFRESH_S = 15.0
@@ -37,9 +37,9 @@ while an exchange waits."""
 HELLO_S = 5.0
 
 
-def read_clocks() -> Reading:
+def read_clocks() -> ClockReading:
     """Read the three clocks of this machine."""
-    return Reading(boottime(), time.monotonic(), time.time())
+    return ClockReading(boottime(), time.monotonic(), time.time())
 
 
 class SuspendRecovery:
@@ -53,13 +53,13 @@ class SuspendRecovery:
         refresh: Callable[[], Awaitable[None]],
         emit: Callable[[events.Event], None],
         woke: Callable[[Slept], None] = lambda slept: None,
-        read: Callable[[], Reading] = read_clocks,
+        read: Callable[[], ClockReading] = read_clocks,
     ) -> None:
         self._refresh = refresh
         self._emit = emit
         self._woke = woke
         self._read = read
-        self._pulse = Pulse(BEAT_S, read())
+        self._detector = SuspendDetector(BEAT_S, read())
         self._noticed = Signal()
         self._fresh = Latch()
         self._fresh.set()
@@ -82,7 +82,7 @@ class SuspendRecovery:
             await asyncio.wait({self._fresh.future}, timeout=SETTLE_S)
 
     def _look(self) -> None:
-        for what in self._pulse.beat(self._read()):
+        for what in self._detector.observe(self._read()):
             if isinstance(what, Stepped):
                 reason = "this machine's clock was set; rounds go by another one, which the others correct"
                 self._emit(events.ClockStepped(seconds=round(what.seconds, 3), reason=reason))

@@ -64,7 +64,7 @@ from peer.protocol.model.layout import Layout
 from peer.protocol.pair.stranger_budget import StrangerBudget
 from peer.protocol.policy.amendments import RunPolicy
 from peer.protocol.schedule import RoundClock
-from peer.protocol.swarm.suspend_detection import Reading, Slept
+from peer.protocol.swarm.suspend_detection import ClockReading, Slept
 from peer.rounds.commit import RoundCommitter
 from peer.rounds.directives import Directives
 from peer.rounds.loop import OnBoundary, RoundLoop, no_boundary
@@ -151,7 +151,7 @@ def compose_peer(
     ask_every_s: float,
     rng: random.Random,
     doze: Callable[[float], Awaitable[None]],
-    clocks: Callable[[], Reading] | None,
+    clocks: Callable[[], ClockReading] | None,
     emit: Callable[[events.Event], None],
     fetch_reset: FetchReset,
     on_boundary: OnBoundary = no_boundary,

@@ -18,7 +18,7 @@ from peer.membership.peer_table import PeerTable
 from peer.membership.statement_sync import StatementSync
 from peer.outer.state import OuterState
 from peer.ports.directory import Shown
-from peer.ports.handler import UNWANTED, GroupHandler, SummaryDesk
+from peer.ports.handler import UNWANTED, GroupHandler, SummaryCollector
 from peer.protocol.messages import (
     ARTIFACT_PREFIX,
     FRAGMENT_PREFIX,
@@ -101,7 +101,7 @@ class Services(TypedDict, total=False):
     group: GroupHandler | None
     receipts: PairReceipts | None
     peer_exchange: PeerExchange | None
-    summaries: SummaryDesk | None
+    summaries: SummaryCollector | None
 
 
 class RequestHandler:

@@ -10,7 +10,7 @@ from peer.membership.reachability import ReachabilityProbe
 from peer.ports.clock import Clock
 from peer.protocol.endpoints import version_of
 from peer.protocol.swarm.nearness import address_of
-from peer.protocol.swarm.port_lease import PortLease, Surroundings, why_no_mapping
+from peer.protocol.swarm.port_lease import PortLease, Surroundings, no_mapping_reason
 from peer.transport.client.dialling import Dialler
 from peer.transport.port_mapping.mapper import PortMapper
 from peer.transport.port_mapping.router import IgdRouter, missing_library_reason
@@ -38,15 +38,15 @@ def port_mapper(
     later process. `told`: receives the open port (0: none) and a sentence on what changed."""
     no_library = missing_library_reason()
 
-    def why_not(source: str) -> str:
+    def skip_reason(source: str) -> str:
         if not wanted:
             return "turned off (--no-port-mapping)"
-        return why_no_mapping(hosts, source, private_run=dialler.private_run()) or no_library
+        return no_mapping_reason(hosts, source, private_run=dialler.private_run()) or no_library
 
     def around() -> Surroundings:
         state, source = reach.reachability, source_address()
         return Surroundings(
-            why_not=why_not(source),
+            skip_reason=skip_reason(source),
             online=source != "",
             reachable=state.reachable_over(4),
             reached=state.endpoints(),

@@ -33,8 +33,8 @@ from peer.protocol.policy.upload_quota import (
     first_of_next,
     lost,
     on_the_line,
-    why_not_strangers,
-    why_used,
+    quota_reason,
+    stranger_share_reason,
 )
 from peer.run.home import write_whole
 from peer.state.files import read_small
@@ -115,7 +115,7 @@ class UploadQuota:
         reserved for control traffic."""
         self._advance()
         self._need = on_the_line(payload, 0)
-        self._ledger.keep_back(control)
+        self._ledger.reserve_control(control)
 
     def blocked_reason(self) -> str:
         """Return why no round can be exchanged now, for a person. Empty: it can."""
@@ -132,7 +132,7 @@ class UploadQuota:
         if not self._limited:
             return ""
         self._advance()
-        return "" if self._ledger.holds_for_strangers(nbytes) else why_not_strangers(self._limits)
+        return "" if self._ledger.holds_for_strangers(nbytes) else stranger_share_reason(self._limits)
 
     def _why_not(self, nbytes: int) -> str:
         if not self._limited:
@@ -140,7 +140,7 @@ class UploadQuota:
         self._advance()
         if (period := self._ledger.lacking(nbytes, self._moment)) is None:
             return ""
-        return why_used(self._limits, period, self._need, self._moment, self._ledger.control_rate)
+        return quota_reason(self._limits, period, self._need, self._moment, self._ledger.control_rate)
 
     @contextlib.contextmanager
     def claim(

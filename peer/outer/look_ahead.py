@@ -54,7 +54,7 @@ class LookAhead:
             self.base[part].add_(shift[part])
         return shift
 
-    def land(self, spans: Sequence[tuple[int, int]], outer_momentum: float) -> None:
+    def settle(self, spans: Sequence[tuple[int, int]], outer_momentum: float) -> None:
         """The work on its way was applied or dropped. spans: elements in which the group has a mean."""
         for start, end in spans:
             for part in blocks(end - start):

@@ -35,7 +35,7 @@ UNWANTED = "unwanted"
 """The answer to a summary where nobody looks at summaries."""
 
 
-class SummaryDesk(Protocol):
+class SummaryCollector(Protocol):
     """Takes what peers say of themselves, on a node of the run."""
 
     def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
@@ -78,7 +78,7 @@ class Handler(Protocol):
         """Records of peers that we know of, our own among them. `shown`: the caller's own, empty when it has none."""
 
     def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
-        """As `SummaryDesk.on_summary`. `UNWANTED`: this peer takes none."""
+        """As `SummaryCollector.on_summary`. `UNWANTED`: this peer takes none."""
 
     def on_manifest(self) -> tuple[bytes, bytes] | None:
         """(exact manifest bytes, signature), None if we have none yet."""

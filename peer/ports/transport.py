@@ -27,7 +27,7 @@ from peer.protocol.messages import (
     Welcome,
 )
 from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
-from peer.protocol.wire.payload import Arrived, Sink, Source, untold
+from peer.protocol.wire.payload import Arrived, Sink, Source, ignore_arrival
 
 
 class SwapCalls(Protocol):
@@ -101,16 +101,22 @@ class StateCalls(Protocol):
         """The address, `host:port`, at which a peer answered us with its key; empty: it does not now."""
 
     async def fetch_piece(
-        self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float, arrived: Arrived = untold
+        self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float, arrived: Arrived = ignore_arrival
     ) -> bytes:
         """One piece, its digest verified. `arrived` is told its bytes while they come, unverified."""
 
-    async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
+    async def query_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
         """Ask which of at most `MAX_ARTIFACTS` artifacts a peer would give; one answer each, in that order. A peer of
         an older version holds none."""
 
     async def fetch_artifact(
-        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float, arrived: Arrived = untold
+        self,
+        donor: PeerRecord,
+        digest: bytes,
+        piece: int,
+        nbytes: int,
+        timeout_s: float,
+        arrived: Arrived = ignore_arrival,
     ) -> bytes:
         """Fetch a piece of an artifact, of exactly this length. Its caller checks the digest, over all pieces.
         `arrived` as in `fetch_piece`."""

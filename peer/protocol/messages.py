@@ -128,7 +128,7 @@ DIRECT = Way()
 
 
 @dataclass(frozen=True, slots=True)
-class RelayWord:
+class RelayAttestation:
     """A relay's signed word on where a closed peer calls from (`peer.protocol.swarm.relay_word`)."""
 
     block: str
@@ -146,7 +146,7 @@ class RelayAddress:
     peer_id: PeerId
     endpoint: str
     """`host:port`, IPv6 in brackets, of the relay's exchange service."""
-    word: RelayWord | None = None
+    word: RelayAttestation | None = None
     """None: the relay said nothing of the peer's address."""
 
 
@@ -360,11 +360,11 @@ class SwapReport:
     """From the first frame to the last."""
     sent_all: bool
     """False: the partner vanished after we had everything. It will do a solo step, we mix."""
-    told: PeerTimings | None = None
+    partner_timings: PeerTimings | None = None
     """Timings that the partner told, checked for range."""
-    own: PeerTimings | None = None
+    own_timings: PeerTimings | None = None
     """Timings that we told the partner."""
-    pace: TransferTimings = TransferTimings()
+    transfer_timings: TransferTimings = TransferTimings()
     digests: PayloadDigests = PayloadDigests()
     way: Way = DIRECT
     """The path of the last connection that the swap used."""

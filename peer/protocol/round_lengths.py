@@ -43,7 +43,7 @@ def round_of(growth: Growth, slot: int) -> int:
     return since + (slot - begun) // length
 
 
-def why_not(growth: Growth, total: int) -> str:
+def growth_problem(growth: Growth, total: int) -> str:
     """Return why a run of `total` slots cannot be cut into such rounds, as a sentence. Empty: it can."""
     if any(first < 0 or slots < 1 for first, slots in growth):
         return "a change is [round, length], with a round from 0 on and a length of at least 1"

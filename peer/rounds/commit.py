@@ -150,7 +150,7 @@ class RoundCommitter:
             return replace(ready.merge, alpha=0.0)
         if (own := self._outer.ahead.get(work.key.fragment)) is not None:
             spans = got.values.spans if isinstance(got.values, MeanGradient) else ()
-            await uninterrupted(self._offload(lambda: own.land(spans, self._plan.method.outer_momentum)))
+            await uninterrupted(self._offload(lambda: own.settle(spans, self._plan.method.outer_momentum)))
             return Merge(alpha=1.0)  # the trainer has applied its own part already, when the round was due
         return ready.merge
 
@@ -230,12 +230,12 @@ class RoundCommitter:
                 bytes_sent=report.bytes_sent if report else 0,
                 bytes_received=report.bytes_received if report else 0,
                 seconds=report.seconds if report else 0.0,
-                ready_at=report.own.ready if report and report.own else 0.0,
-                partner_ready_at=report.told.ready if report and report.told else 0.0,
-                first_byte_at=report.pace.first_byte_at if report else 0.0,
-                done_at=report.pace.done_at if report else 0.0,
-                rate_sent=report.pace.rate_out if report else 0.0,
-                rate_received=report.pace.rate_in if report else 0.0,
+                ready_at=report.own_timings.ready if report and report.own_timings else 0.0,
+                partner_ready_at=report.partner_timings.ready if report and report.partner_timings else 0.0,
+                first_byte_at=report.transfer_timings.first_byte_at if report else 0.0,
+                done_at=report.transfer_timings.done_at if report else 0.0,
+                rate_sent=report.transfer_timings.rate_out if report else 0.0,
+                rate_received=report.transfer_timings.rate_in if report else 0.0,
                 data_from=work.details.data_from,
                 data_to=work.details.data_to,
                 data_skipped=work.details.data_skipped,

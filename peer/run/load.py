@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from peer.methods.method import Method
 from peer.protocol.policy.fitness import Load
-from peer.protocol.policy.upload_quota import DAY_S, UploadLimits, UploadNeed, control_rate, on_the_line, too_much
+from peer.protocol.policy.upload_quota import DAY_S, UploadLimits, UploadNeed, control_rate, on_the_line, quota_excess
 from peer.run.costs import cost_of
 from peer.run.manifest import Manifest
 
@@ -48,7 +48,7 @@ def bytes_a_day(method: Method, sync_bytes: int, sync_s: float | None = None) ->
 def codec_refusal(codec: str, manifest: Manifest, method: Method, limits: UploadLimits) -> str:
     """Return why the upload limits are too small for the run with this codec. Empty: they suffice."""
     need = upload_need(manifest, replace(method, codec=codec))
-    return "" if need is None else too_much(limits, need)
+    return "" if need is None else quota_excess(limits, need)
 
 
 def line_load(manifest: Manifest, method: Method) -> Load | None:

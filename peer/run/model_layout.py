@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peer.methods.method import Method
-from peer.protocol.model.fragments import cut, why_not
+from peer.protocol.model.fragments import cut, cut_problem
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.sections import LlamaSection, ModelSection
 
@@ -27,7 +27,7 @@ def own_layout(model: ModelSection, tensors: Sequence[TensorSpec] | None = None)
 
 def layout_refusal(method: Method, tensors: Sequence[TensorSpec]) -> str:
     """Return why the method cannot cut a model of these tensors, as a sentence. Empty: it can."""
-    return why_not(tensors, fragments=method.fragments, pattern=_pattern(method), apart=method.fragments_apart)
+    return cut_problem(tensors, fragments=method.fragments, pattern=_pattern(method), apart=method.fragments_apart)
 
 
 def _pattern(method: Method) -> str:

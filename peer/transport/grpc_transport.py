@@ -29,7 +29,7 @@ from peer.protocol.messages import (
     PeerRecord,
     PeerTimings,
     RelayAddress,
-    RelayWord,
+    RelayAttestation,
     RoundKey,
     RunId,
     StateIndex,
@@ -39,8 +39,8 @@ from peer.protocol.messages import (
     artifact_name,
 )
 from peer.protocol.swarm.nearness import is_private
-from peer.protocol.swarm.relay_word import new_word
-from peer.protocol.wire.payload import Arrived, CountedSink, Sink, Source, untold
+from peer.protocol.swarm.relay_word import sign_attestation
+from peer.protocol.wire.payload import Arrived, CountedSink, Sink, Source, ignore_arrival
 from peer.signed_start import KeyStarts
 from peer.transport.calls.call import A, Call, Q
 from peer.transport.calls.discard import UploadTest
@@ -227,7 +227,7 @@ class GrpcTransport(SmallCalls):
         return self._pool.endpoint_of(peer)
 
     async def fetch_piece(
-        self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float, arrived: Arrived = untold
+        self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float, arrived: Arrived = ignore_arrival
     ) -> bytes:
         wanted = index.pieces[piece]
         if wanted.nbytes > max(self._config.terms.max_payload, PIECE_BYTES):
@@ -238,7 +238,13 @@ class GrpcTransport(SmallCalls):
         return data
 
     async def fetch_artifact(
-        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float, arrived: Arrived = untold
+        self,
+        donor: PeerRecord,
+        digest: bytes,
+        piece: int,
+        nbytes: int,
+        timeout_s: float,
+        arrived: Arrived = ignore_arrival,
     ) -> bytes:
         assert 0 < nbytes <= PIECE_BYTES
         return await self._fetch(donor, artifact_name(digest), piece, nbytes, timeout_s, arrived)
@@ -253,7 +259,13 @@ class GrpcTransport(SmallCalls):
         return await contribute(self._call_client, owner, opening, source, sink, timeout_s, self._caps)
 
     async def _fetch(
-        self, donor: PeerRecord, snapshot: str, piece: int, nbytes: int, timeout_s: float, arrived: Arrived = untold
+        self,
+        donor: PeerRecord,
+        snapshot: str,
+        piece: int,
+        nbytes: int,
+        timeout_s: float,
+        arrived: Arrived = ignore_arrival,
     ) -> bytes:
         progress, sink = TransferProgress.fetching(nbytes), CountedSink(nbytes, arrived)
         stream = partial(fetch, snapshot=snapshot, piece=piece, sink=sink, progress=progress, caps=self._caps)
@@ -335,9 +347,11 @@ class GrpcTransport(SmallCalls):
         finally:
             await aside.close()
 
-    def _sign_origin(self, peer: PeerId, block: str) -> RelayWord:
+    def _sign_origin(self, peer: PeerId, block: str) -> RelayAttestation:
         """Sign a statement of the address block from which a closed peer calls this relay."""
-        return new_word(self._config.run_id, peer, block, self._config.now(), KeySigner(self._config.identity).sign)
+        return sign_attestation(
+            self._config.run_id, peer, block, self._config.now(), KeySigner(self._config.identity).sign
+        )
 
     async def _request_circuit(
         self, relay: RelayAddress, target: PeerId, bulk: bool, needs: float

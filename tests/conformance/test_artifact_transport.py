@@ -56,8 +56,8 @@ def run(make: Any, test: Callable[[End, End], Awaitable[None]]) -> None:
 
 @scenario
 async def test_a_peer_without_artifacts_holds_none(low: End, high: End) -> None:
-    assert await low.transport.ask_artifacts(high.record, [digest(SMALL)] * 3, TIMEOUT) == [False] * 3
-    assert await low.transport.ask_artifacts(high.record, [], TIMEOUT) == []
+    assert await low.transport.query_artifacts(high.record, [digest(SMALL)] * 3, TIMEOUT) == [False] * 3
+    assert await low.transport.query_artifacts(high.record, [], TIMEOUT) == []
     with pytest.raises(PartnerRefused) as gone:
         await low.transport.fetch_artifact(high.record, digest(SMALL), 0, len(SMALL), TIMEOUT)
     assert gone.value.code == "gone"
@@ -68,7 +68,7 @@ def test_which_are_held_is_answered_in_the_order_of_the_question(make: Any, tmp_
         gives(high, tmp_path, SMALL, LARGE)
         none = [bytes([number]) * 32 for number in range(MAX_ARTIFACTS - 2)]
         asked = [digest(LARGE), *none, digest(SMALL)]
-        held = await low.transport.ask_artifacts(high.record, asked, TIMEOUT)
+        held = await low.transport.query_artifacts(high.record, asked, TIMEOUT)
         assert held == [True, *[False] * len(none), True]
 
     run(make, test)
@@ -78,7 +78,7 @@ def test_a_piece_has_exactly_its_length(make: Any, tmp_path: Path) -> None:
     async def test(low: End, high: End) -> None:
         gives(high, tmp_path, LARGE)
         fetch, rest = low.transport.fetch_artifact, len(LARGE) - PIECE_BYTES
-        await low.transport.ask_artifacts(high.record, [digest(LARGE)], TIMEOUT)
+        await low.transport.query_artifacts(high.record, [digest(LARGE)], TIMEOUT)
         assert await fetch(high.record, digest(LARGE), 1, rest, TIMEOUT) == LARGE[PIECE_BYTES:]
         for claimed in (rest - 1, rest + 1):
             with pytest.raises(BadPayload) as wrong:

@@ -30,7 +30,7 @@ from peer.protocol.messages import RoundKey
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.pair.probe_verdict import ProbeLosses
-from peer.protocol.policy.donors import LEAST_WINDOWS, why_impossible
+from peer.protocol.policy.donors import LEAST_WINDOWS, impossible_reason
 from peer.run.sections import DataSection, LlamaSection, TrainSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
@@ -294,8 +294,8 @@ async def a_state_is_weighed_before_the_start(stage: Stage) -> None:
         assert await stage.trainer.weigh(stage.first, 8, 60.0) != found, "other windows"
         lied = await stage.trainer.weigh(wild, 7, 60.0)
         assert not isinstance(lied, str)
-        assert why_impossible(found) == ""
-        assert why_impossible(lied)
+        assert impossible_reason(found) == ""
+        assert impossible_reason(lied)
     await stage.trainer.start(stage.first, stage.round, None)
     assert torch.equal((await stage.work(0, 0, hold=True)).params, stage.first[slice(*stage.layout.fragment_span(0))])
 

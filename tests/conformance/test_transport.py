@@ -311,12 +311,12 @@ async def test_each_side_hears_what_the_other_tells_of_itself(low: End, high: En
         return await me.transport.swap(other.record, key, BytesSource(b"1234"), BufferSink(4), TIMEOUT, dial, told)
 
     one, other = await asyncio.gather(swap(low, high, ours, 0, True), swap(high, low, theirs, 0, False))
-    assert (one.told, other.told) == (theirs, ours)
+    assert (one.partner_timings, other.partner_timings) == (theirs, ours)
     absurd = replace(theirs, rate_in=1e300)
     one, other = await asyncio.gather(swap(low, high, ours, 1, True), swap(high, low, absurd, 1, False))
-    assert (one.told, other.told) == (None, ours)
+    assert (one.partner_timings, other.partner_timings) == (None, ours)
     one, other = await asyncio.gather(swap(low, high, ours, 2, True), swap(high, low, None, 2, False))
-    assert (one.told, other.told) == (None, None)
+    assert (one.partner_timings, other.partner_timings) == (None, None)
 
 
 @scenario

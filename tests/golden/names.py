@@ -389,7 +389,7 @@ def wire_bytes(scratch: Path) -> Any:
         "signature of a roster": KeySigner(operator).sign(roster.to_bytes()),
         "voucher": statement(roster.name(), 2, given),
         "part": part_statement(roster.name(), 2, 300, given),
-        "receipt": _receipt_of_a_swap().ours.to_bytes(),
+        "receipt": _receipt_of_a_swap().own_statement.to_bytes(),
         "chain of receipts": file_of(chained(Signing(operator), [_receipt_of_a_swap()])),
         "joined": encode_joined(_values(9)),
         "relayed": _relayed(),

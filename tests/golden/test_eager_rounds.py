@@ -69,7 +69,7 @@ MUTANTS: dict[str, tuple[type, str, str]] = {
     "a member more": (RoundCommitter, "/ self._strategy.members", "/ (self._strategy.members + 1)"),
     "nothing brought": (RoundCommitter, "apply(key, shift, 0, 0,", "apply(key, 0 * shift, 0, 0,"),
     "the mean merged too": (RoundCommitter, "return Merge(alpha=1.0)", "return ready.merge"),
-    "its momentum lost": (RoundCommitter, "own.land(spans, self._plan.method.outer_momentum)", "own.land((), 0.0)"),
+    "its momentum lost": (RoundCommitter, "own.settle(spans, self._plan.method.outer_momentum)", "own.settle((), 0.0)"),
     "the shared state's gradient": (GroupSession, "params, base = own.ahead, own.base", "pass"),
 }
 

@@ -27,7 +27,7 @@ from peer.protocol.policy.donors import (
     OLD_ROUNDS,
     RECRUIT_FIRST_S,
     RESUME_WITHIN,
-    why_not_first,
+    first_state_refusal,
 )
 from peer.protocol.schedule import RoundClock
 from peer.state.snapshot import StateSnapshot, copy_of
@@ -261,7 +261,9 @@ def test_a_joiner_cut_off_with_the_bootstrap_node_waits_and_says_so(tmp_path: Pa
         if remembers:
             run_round.learn(world.records)
             world.records.clear()
-        world.donor("node", state_of(0), 0, Status.SERVING, outdated_reason=lambda: why_not_first(run_round.value))
+        world.donor(
+            "node", state_of(0), 0, Status.SERVING, outdated_reason=lambda: first_state_refusal(run_round.value)
+        )
         world.network.cut(PeerId("joiner"), PeerId("trainer"))
         joining = asyncio.create_task(world.join())
         await asyncio.sleep(120)

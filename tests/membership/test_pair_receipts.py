@@ -290,14 +290,14 @@ def test_a_long_chain_is_followed_at_its_end_alone() -> None:
     signature = b"s" * 64
     store.records = [head_record(RUN, owner.id, owner.key.signer.sign)]
     for round_ in range(RECENT + 5):
-        ours = replace(receipt.ours, key=RoundKey(round_, 0))
+        ours = replace(receipt.own_statement, key=RoundKey(round_, 0))
         entry = entry_record(hash_of(store.records[-1]), Countersigned(ours, YES, signature), lambda raw: b"o" * 64)
         store.records.append(entry)
     log = ReceiptLog(RUN, owner.id, owner.key.signer, store, owner.events.append)
     assert log.entries == RECENT + 5
     assert not owner.events
-    assert not log.append(Countersigned(replace(receipt.ours, key=RoundKey(RECENT, 0)), YES, signature))
-    assert log.append(Countersigned(replace(receipt.ours, key=RoundKey(RECENT + 5, 0)), YES, signature))
+    assert not log.append(Countersigned(replace(receipt.own_statement, key=RoundKey(RECENT, 0)), YES, signature))
+    assert log.append(Countersigned(replace(receipt.own_statement, key=RoundKey(RECENT + 5, 0)), YES, signature))
     assert link_of(store.records[-1]) == hash_of(entry)
     store.records.pop(RECENT)
     ReceiptLog(RUN, owner.id, owner.key.signer, store, owner.events.append)

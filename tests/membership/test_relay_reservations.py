@@ -16,7 +16,7 @@ from peer.membership.relay_reservations import LOOK_EVERY_S, SILENT_S, Granted, 
 from peer.observe import events
 from peer.observe.status.codec import to_json
 from peer.protocol.endpoints import host_of
-from peer.protocol.messages import MAX_RELAYS, PeerId, PeerRecord, RelayAddress, RelayWord, RunId, Status
+from peer.protocol.messages import MAX_RELAYS, PeerId, PeerRecord, RelayAddress, RelayAttestation, RunId, Status
 from peer.protocol.relay.testimony import RelayFault
 from peer.protocol.swarm.relay_choice import AGAIN_S, BUSY_S, SHUNNED_S
 
@@ -296,7 +296,7 @@ async def test_an_only_relay_that_restarts_is_found_again_soon_and_not_pestered(
 async def test_what_a_relay_says_later_is_in_our_record(swarm: Swarm) -> None:
     await passes(1.0)
     granted, _ = swarm.held["a"]
-    word, changes = RelayWord("192.0.2.0/24", 77, b"s" * 64), swarm.changes
+    word, changes = RelayAttestation("192.0.2.0/24", 77, b"s" * 64), swarm.changes
     granted(2 * RATE, word)
     assert swarm.reservations.relays() == (RelayAddress(PeerId("a"), swarm.records[PeerId("a")].endpoints[0], word),)
     assert swarm.changes == changes + 1

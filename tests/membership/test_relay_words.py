@@ -9,7 +9,7 @@ from peer.membership.relay_words import MAX_CHECKED, RelayWords
 from peer.membership.reputation import Reputation
 from peer.protocol.messages import PeerId, PeerRecord, RelayAddress, RunId, Status
 from peer.protocol.pair.proven import NEEDED
-from peer.protocol.swarm.relay_word import SPOKEN_FOR, new_word
+from peer.protocol.swarm.relay_word import SPOKEN_FOR, sign_attestation
 from peer.transport.signing import KeySigner
 
 RUN = RunId(b"w" * 32)
@@ -22,7 +22,7 @@ def record(*relays: RelayAddress, peer: str = CLOSED.peer_id) -> PeerRecord:
 
 
 def at(relay: Identity, block: str = "198.51.100.0/24") -> RelayAddress:
-    word = new_word(RUN, PeerId(CLOSED.peer_id), block, NOW, KeySigner(relay).sign)
+    word = sign_attestation(RUN, PeerId(CLOSED.peer_id), block, NOW, KeySigner(relay).sign)
     return RelayAddress(PeerId(relay.peer_id), "192.0.2.7:4810", word)
 
 

@@ -22,7 +22,7 @@ from peer.observe import events
 from peer.observe.status.codec import to_json
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status, Welcome
-from peer.protocol.swarm.suspend_detection import Reading, Slept
+from peer.protocol.swarm.suspend_detection import ClockReading, Slept
 
 RUN, ME, OTHER = RunId(b"w" * 32), PeerId("me"), PeerId("other")
 
@@ -39,10 +39,10 @@ class Machine:
     told: list[Slept] = field(default_factory=list)
     journal: list[events.Event] = field(default_factory=list)
 
-    def read(self) -> Reading:
+    def read(self) -> ClockReading:
         now = asyncio.get_running_loop().time()
         awake = now + self.stopped
-        return Reading(awake + self.slept, awake, awake + self.slept + self.stepped)
+        return ClockReading(awake + self.slept, awake, awake + self.slept + self.stepped)
 
     async def refresh(self) -> None:
         await asyncio.sleep(self.takes_s)

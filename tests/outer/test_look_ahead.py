@@ -60,7 +60,7 @@ def ours(lr: float, momentum: float) -> tuple[Vector, Vector]:
         else:
             descend_(outer, mean, outer_lr=lr)
         for own in owns:
-            own.land([(0, ELEMENTS)], momentum)
+            own.settle([(0, ELEMENTS)], momentum)
         shared.append(outer.double().numpy().copy())
     return np.array(seen), np.array(shared)
 

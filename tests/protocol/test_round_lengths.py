@@ -11,7 +11,7 @@ import pytest
 
 from peer.protocol import round_lengths
 from peer.protocol.ledger import cut_work
-from peer.protocol.round_lengths import Growth, quadratic_growth, round_of, slots_before, slots_of, why_not
+from peer.protocol.round_lengths import Growth, growth_problem, quadratic_growth, round_of, slots_before, slots_of
 from peer.protocol.schedule import RoundClock
 
 GROWN: Growth = ((3, 2), (5, 7), (6, 1))
@@ -47,7 +47,7 @@ def test_growth_may_begin_with_the_run() -> None:
     ],
 )
 def test_growth_that_does_not_fit_the_run_is_told(growth: Growth, total: int, reason: str) -> None:
-    assert re.match(reason or "$", why_not(growth, total))
+    assert re.match(reason or "$", growth_problem(growth, total))
 
 
 @pytest.mark.parametrize(("every", "fragments"), [(100, 9), (100, 8), (100, 17), (100, 37), (7, 7), (6, 4), (10**7, 3)])
@@ -132,7 +132,7 @@ def lengths_of(growth: Growth, total: int) -> list[int]:
 def test_the_quadratic_rule_is_the_papers(growth_lr: float, total: int) -> None:
     growth = quadratic_growth(growth_lr, cosine, total)
     assert lengths_of(growth, total) == expected(growth_lr, total)
-    assert why_not(growth, total) == ""
+    assert growth_problem(growth, total) == ""
     assert sum(lengths_of(growth, total)) == total
 
 

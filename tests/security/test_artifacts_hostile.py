@@ -260,7 +260,7 @@ async def answered(reply: bytes | None, tmp_path: Path, asked: int) -> list[bool
     record = PeerRecord(own.me, RUN, (f"127.0.0.1:{port}",), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
     try:
         async with asyncio.timeout(90), Victim(tmp_path) as joiner:
-            return await joiner.transport.ask_artifacts(record, [DIGEST] * asked, 5.0)
+            return await joiner.transport.query_artifacts(record, [DIGEST] * asked, 5.0)
     finally:
         await server.stop(0)
 

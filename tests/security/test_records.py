@@ -18,7 +18,7 @@ from peer.protocol.messages import (
     PeerId,
     PeerRecord,
     RelayAddress,
-    RelayWord,
+    RelayAttestation,
     RunId,
     Status,
 )
@@ -109,7 +109,7 @@ def test_what_is_just_within_the_bounds_opens() -> None:
 
 
 RELAY = Identity.generate()
-WORD = RelayWord("2001:db8:1200:3400::/56", 2**40, b"s" * 64)
+WORD = RelayAttestation("2001:db8:1200:3400::/56", 2**40, b"s" * 64)
 RELAYED = RelayAddress(PeerId(RELAY.peer_id), "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535", WORD)
 
 

@@ -24,7 +24,7 @@ from peer.observe import events
 from peer.observe.status.codec import to_json
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status
-from peer.protocol.policy.donors import why_not_first
+from peer.protocol.policy.donors import first_state_refusal
 from peer.protocol.schedule import RoundClock
 from peer.protocol.wire.payload import Source
 from peer.run.resolve import resolve
@@ -258,7 +258,7 @@ async def serve_the_first_state(swarm: SimulatedSwarm, folder: Path) -> tuple[Pe
     run_round = RunProgress(folder / "run_round", lambda: swarm.rounds, clock.now)
     outer = OuterState.fresh(swarm.layout, swarm.first.clone())
     state = DonatedState(
-        outer, lambda: run_round.value, clock.now, outdated_reason=lambda: why_not_first(run_round.value)
+        outer, lambda: run_round.value, clock.now, outdated_reason=lambda: first_state_refusal(run_round.value)
     )
     donor.register(state=state)
     directory = MemoryDirectory(swarm.hub, me, RUN)

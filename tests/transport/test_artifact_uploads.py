@@ -119,7 +119,7 @@ def test_no_artifact_is_given_that_the_quota_does_not_hold(tmp_path: Path) -> No
         async with three(tmp_path, TransportPolicy(quota=Used(told=told))) as ((donor, record), _, (late, _)):
             if told:
                 with pytest.raises(PartnerRefused, match="ask another peer"):
-                    await late.ask_artifacts(record, [DIGEST], TIMEOUT)
+                    await late.query_artifacts(record, [DIGEST], TIMEOUT)
             with pytest.raises(PartnerRefused, match=USED):
                 await fetched(record, late)
             assert donor.bytes_sent == 0

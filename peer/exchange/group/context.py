@@ -75,7 +75,7 @@ class GroupContext:
         """Return the peers that can take part, ourselves included: training, in good standing, and not out.
         `even_finished`: also the peers that have finished all their rounds."""
         fit = {Status.TRAINING, Status.FINISHED} if even_finished else {Status.TRAINING}
-        return (self._acceptable(fit) - self.peer_table.detector.membership.outs()) | {self.terms.me}
+        return (self._acceptable(fit) - self.peer_table.detector.membership.peers_out()) | {self.terms.me}
 
     def counted(self) -> int:
         """Return the number of peers that a quorum is computed from. It includes peers that do not answer, so that a

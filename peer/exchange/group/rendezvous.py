@@ -60,7 +60,7 @@ class RendezvousRound:
     over: str = ""
     """Why this peer has no roster to give; empty while it may still get one."""
     owners: Sequence[PeerId] = ()
-    """The owner of each shard in the round that the vouchers in `join.given` are about."""
+    """The owner of each shard in the round that the vouchers in `join.vouchers` are about."""
 
     @property
     def ended(self) -> bool:
@@ -208,7 +208,7 @@ class Rendezvous:
         nbytes = context.terms.mean.owner_nbytes(context.terms.elements[key.fragment], context.terms.max_group)
         round_s = 4 * (closes - opens_at)  # the window is a quarter of the round
         reach = owner_reach(context.peer_table.own_reach(), context.peer_table.relay_rate(), nbytes, round_s)
-        seeking = self._rounds[key] = RendezvousRound(Join(key, base, reach, given=given), owners=owners)
+        seeking = self._rounds[key] = RendezvousRound(Join(key, base, reach, vouchers=given), owners=owners)
         self._latest = key if self._latest is None else max(self._latest, key)
         for quorum in self._quorums:
             quorum.record_live(context.counted())
@@ -227,7 +227,7 @@ class Rendezvous:
     def _check_place(self, join: Join, roster: Roster) -> None:
         """Check that we may act on this roster. Raises NoRoster or Stale."""
         quorum, live = self._quorums[join.key.fragment], self._context.counted()
-        why = quorum.lacking(join.key.round, roster.members, live)
+        why = quorum.shortfall_reason(join.key.round, roster.members, live)
         ours, theirs = join.base, roster.base
         beside = (theirs.since, theirs.electors) == (ours.since, ours.electors)
         # never adopt an older state that too few members hold
@@ -265,13 +265,13 @@ class Rendezvous:
         clock, began = self._context.clock, self._context.clock.now()
         wait_s = min(max((closes - began) / 8, LEAST_POLL_S), MOST_POLL_S)
         by = began + (closes - began) / 2
-        asked = Join(join.key, join.base, join.reach, wait_s, join.given)
+        asked = Join(join.key, join.base, join.reach, wait_s, join.vouchers)
         silent_s = min(max((closes - began) / 4, LEAST_SILENT_S), MOST_SILENT_S)
         while (now := clock.now()) < closes + 2 * wait_s:
             reply = await self._join(leader, asked, silent_s)
-            if reply.told is JoinStatus.ROSTER and reply.roster is not None:
+            if reply.status is JoinStatus.ROSTER and reply.roster is not None:
                 return reply.roster, self._opened(leader.peer_id, reply.roster, join)
-            if reply.told is not JoinStatus.WAIT:
+            if reply.status is not JoinStatus.WAIT:
                 raise PartnerRefused(Code.NO_ROSTER, reply.reason or "it leads no roster")
             if not reply.collecting and clock.now() > by:
                 raise PartnerSilent("it did not come to the round")
@@ -409,7 +409,7 @@ class Rendezvous:
     def _compare(self, sender: PeerId, join: Join, seeking: RendezvousRound) -> None:
         """Penalize an owner that signed different results for this member and for us. The states of the two differ from
         then on, and one of them has to fetch the other's."""
-        context, ours = self._context, seeking.join.given
-        for owner, shard in contradictions(ours, join.given, seeking.owners, context.signer.verify):
+        context, ours = self._context, seeking.join.vouchers
+        for owner, shard in contradictions(ours, join.vouchers, seeking.owners, context.signer.verify):
             reason = f"gave {sender} and this peer different results of shard {shard} in the round before"
             context.reputation.penalize(owner, Code.TWO_RESULTS, f"{reason}, and signed both")

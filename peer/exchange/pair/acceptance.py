@@ -106,7 +106,7 @@ class PartnerAcceptance:
     async def _measure(self, offer: PartnerOffer) -> Clip:
         own = work_of(offer.work.params, offer.outer, offer.share)
         lengths = await self._offload(lambda: (distance(own, offer.outer), distance(offer.theirs, own)))
-        self._memory.ratio.told(offer.tokens, offer.work.tokens)
+        self._memory.ratio.observe(offer.tokens, offer.work.tokens)
         clip = self._memory.of(offer.work.key.fragment).clip(*lengths, self._memory.ratio.value)
         raw = json.dumps(self._memory.to_json()).encode()
         await self._offload(lambda: self._store.keep(raw))

@@ -139,7 +139,7 @@ class PartnerSearch:
 
     def _met_too_often(self, sender: PeerId) -> bool:
         peer_table = self._context.peer_table
-        return peer_table.acquaintance.too_often(sender, self.key.round, peer_table.live(), self._proven)
+        return peer_table.acquaintance.met_too_often(sender, self.key.round, peer_table.live(), self._proven)
 
     def _will_have_work(self) -> bool:
         """Return whether we shall have work to exchange. Without it this peer sits the round out, and a partner would
@@ -177,7 +177,7 @@ class PartnerSearch:
                 await asyncio.wait(sends)
 
     async def partner(self, closes_at: float) -> PeerId | None:
-        """Wait for a lock until the window closes or no candidate is left. None: there is no partner; `why_alone` has
+        """Wait for a lock until the window closes or no candidate is left. None: there is no partner; `solo_reason` has
         the reason."""
         matching, clock = self._matching, self._context.clock
         self.begun = True
@@ -250,12 +250,12 @@ class PartnerSearch:
         self._matching.close()
         self._wake()
 
-    def why_alone(self) -> str:
+    def solo_reason(self) -> str:
         """Return why there is no partner, as text for a person."""
         peer_table, training = self._context.peer_table, self._context.peer_table.others_training()
         if self._matching.has_candidates or not training:
             waiting = f"; {len(self._crowded)} strangers of crowded address blocks wait" if self._crowded else ""
-            return self._matching.why_alone() + waiting
+            return self._matching.solo_reason() + waiting
         why = self._context.reputation.unacceptable_reason(peer_table.candidates(self.key.round))
         return f"{training} train and none is to be tried now: {why or 'not answering, banned or met too often lately'}"
 
@@ -338,7 +338,7 @@ class PartnerSearch:
         """Add new candidates if the peer table or the set of out peers has changed. Leaves out peers in bad standing,
         and strangers while the stranger budget is used up."""
         peer_table = self._context.peer_table
-        peers, outs = peer_table.peers, peer_table.detector.membership.outs()
+        peers, outs = peer_table.peers, peer_table.detector.membership.peers_out()
         if peers is not self._met or outs != self._outs:
             self._met, self._outs = peers, outs
             if outs:

@@ -153,7 +153,7 @@ class PairSession:
             return ExchangeResult("exchanged", "", values, work_share.applied, work_share.dropped, members, report)
         if refusal:
             return solo_result(work, work_share, "refused", refusal)
-        return solo_result(work, work_share, "solo", pairs.controls.no_exchange_reason() or self._search.why_alone())
+        return solo_result(work, work_share, "solo", pairs.controls.no_exchange_reason() or self._search.solo_reason())
 
     def _sent(self, work: WorkSnapshot, work_share: WorkShare) -> Flat:
         """Return the values to send: our params, followed by our outer_params if the method needs them."""
@@ -166,7 +166,10 @@ class PairSession:
     ) -> PartnerJudgement:
         """Judge the partner's params, and clip them in place."""
         pairs = self._pairs
-        share, tokens = work_share.share * pairs.plan.method.sent_lr, report.told.tokens if report.told else 0
+        share, tokens = (
+            work_share.share * pairs.plan.method.sent_lr,
+            report.partner_timings.tokens if report.partner_timings else 0,
+        )
         outer = pairs.outer.fragment(work.key.fragment)
         return await pairs.acceptance.judge(PartnerOffer(partner, work, share, outer, into, tokens))
 

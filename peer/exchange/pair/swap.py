@@ -149,7 +149,7 @@ class PairSwap:
             self.rates.learn(partner.peer_id, report)
         throughput = watched.throughput
         pace = TransferTimings(throughput.first_at, self._clock.now(), measured.throughput.rate(), throughput.rate())
-        return replace(report, own=told, pace=pace)
+        return replace(report, own_timings=told, transfer_timings=pace)
 
     async def _unless_dead(
         self,
@@ -266,9 +266,9 @@ def _together(reports: list[SwapReport]) -> SwapReport:
         sum(report.bytes_received for report in reports),
         sum(report.seconds for report in reports),
         all(report.sent_all for report in reports),
-        reports[0].told,
-        reports[0].own,
-        reports[0].pace,
+        reports[0].partner_timings,
+        reports[0].own_timings,
+        reports[0].transfer_timings,
         _digests_together([report.digests for report in reports]),
         reports[-1].way,
     )

@@ -31,7 +31,7 @@ from peer.protocol.messages import (
     PeerRecord,
     PeerTimings,
     Probed,
-    RelayWord,
+    RelayAttestation,
     RoundKey,
     StateIndex,
     SwapReport,
@@ -43,7 +43,7 @@ from peer.protocol.messages import (
 )
 from peer.protocol.swarm.failure_detection import HEARD_S
 from peer.protocol.swarm.relay_word import is_stale
-from peer.protocol.wire.payload import Arrived, Sink, Source, untold
+from peer.protocol.wire.payload import Arrived, Sink, Source, ignore_arrival
 from peer.transport.calls.call import A, AuthenticatedCaller, Call, CallServices, Q
 from peer.transport.calls.group import JOIN_ROUND
 from peer.transport.calls.small_calls import SmallCalls
@@ -206,7 +206,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
 
         if not await self._call(at, RESERVE_S, reserve):
             raise PartnerRefused(Code.BUSY, f"{at} has no place for a reservation")
-        word: RelayWord | None = None
+        word: RelayAttestation | None = None
         try:
             while True:
                 if is_stale(word, self._clock.now()):
@@ -312,7 +312,13 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         return self._network.address(peer)
 
     async def fetch_artifact(
-        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float, arrived: Arrived = untold
+        self,
+        donor: PeerRecord,
+        digest: bytes,
+        piece: int,
+        nbytes: int,
+        timeout_s: float,
+        arrived: Arrived = ignore_arrival,
     ) -> bytes:
         async def call() -> bytes:
             data = await self._fetch_unchecked(donor.peer_id, artifact_name(digest), piece, arrived)
@@ -322,7 +328,9 @@ class MemoryTransport(MemoryGroup, SmallCalls):
 
         return await _bounded(call(), timeout_s, donor.peer_id)
 
-    async def _fetch_unchecked(self, donor: PeerId, snapshot: str, piece: int, arrived: Arrived = untold) -> memoryview:
+    async def _fetch_unchecked(
+        self, donor: PeerId, snapshot: str, piece: int, arrived: Arrived = ignore_arrival
+    ) -> memoryview:
         """Fetch one piece of a donor's snapshot without checking its digest. Raises PartnerRefused and PartnerLost."""
         host = await self._network.reach(self._me, donor)
         host.admit(self._me)
@@ -337,7 +345,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         return data
 
     async def fetch_piece(
-        self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float, arrived: Arrived = untold
+        self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float, arrived: Arrived = ignore_arrival
     ) -> bytes:
         async def call() -> bytes:
             data = await self._fetch_unchecked(donor.peer_id, index.snapshot, piece, arrived)

@@ -20,7 +20,7 @@ from peer.lab.sim.nat import Nat
 from peer.lab.sim.paths import DIALLED, Paths
 from peer.lab.sim.swap_rendezvous import Meetings
 from peer.lab.sim.virtual_clock import Gate, nap
-from peer.protocol.messages import PathKind, PeerId, RelayWord, RoundKey, Way
+from peer.protocol.messages import PathKind, PeerId, RelayAttestation, RoundKey, Way
 from peer.protocol.wire.payload import Source
 from peer.transport.wire.payload_stream import NoBudget, UploadBudget
 
@@ -67,7 +67,7 @@ class Network:
         self.link_loads: dict[PeerId, LinkLoad] = {}
         self.address: Callable[[PeerId], str] = lambda peer: ""
         """Returns the address of a peer, `host:port`. Empty: peers have no addresses."""
-        self.relay_word: Callable[[PeerId, PeerId, float], RelayWord | None] = lambda relay, peer, now: None
+        self.relay_word: Callable[[PeerId, PeerId, float], RelayAttestation | None] = lambda relay, peer, now: None
         """Returns the signed statement of a relay about the address from which a closed peer calls. None: it signs
         none."""
         self.swap_paths: Counter[PathKind] = Counter()
@@ -81,7 +81,7 @@ class Network:
         self._hosts: dict[PeerId, MemoryTransport] = {}
 
     def set_addresses(
-        self, address: Callable[[PeerId], str], word: Callable[[PeerId, PeerId, float], RelayWord | None]
+        self, address: Callable[[PeerId], str], word: Callable[[PeerId, PeerId, float], RelayAttestation | None]
     ) -> None:
         """Set the functions that return a peer's address and a relay's signed statement about it."""
         self.address, self.relay_word = address, word

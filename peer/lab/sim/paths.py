@@ -186,9 +186,9 @@ class Paths:
             return OpenPath(Way(PathKind.PUNCHED, usable[0], "both routers let the other's packets in"), None)
         if caller in usable:
             return OpenPath(Way(PathKind.RELAYED, caller, "this peer is the relay itself"), None)
-        with_room = [relay for relay in usable if not needs or not self._relays[relay].load.why_not(needs)]
+        with_room = [relay for relay in usable if not needs or not self._relays[relay].load.refusal_reason(needs)]
         if not with_room:
-            raise RelayBusy(self._relays[usable[0]].load.why_not(needs))
+            raise RelayBusy(self._relays[usable[0]].load.refusal_reason(needs))
         return OpenPath(Way(PathKind.RELAYED, with_room[0], "no hole could be punched"), with_room[0], needs)
 
     def _rank(self, relay: PeerId, caller: PeerId, called: PeerId) -> tuple[int, int]:

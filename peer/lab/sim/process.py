@@ -51,7 +51,7 @@ from peer.protocol.messages import PeerId, PeerRecord, RunId
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.upload_quota import Moment, UploadLimits, first_of_next
 from peer.protocol.swarm.reachability import SETTLED_EVERY_S
-from peer.protocol.swarm.suspend_detection import Reading
+from peer.protocol.swarm.suspend_detection import ClockReading
 from peer.rounds.pause import LocalPause
 from peer.rounds.status import RoundStatus
 from peer.run.admission.invitation import InvitedPeers
@@ -304,10 +304,10 @@ def build_parts(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: Outer
     return parts
 
 
-def read_clocks() -> Reading:
+def read_clocks() -> ClockReading:
     """Read the clocks of a machine that never sleeps. Only its processes may be stopped."""
     now = asyncio.get_running_loop().time()
-    return Reading(now, now, now)
+    return ClockReading(now, now, now)
 
 
 def _plan(run: SimulatedRun, peer: SimulatedPeer) -> RunPlan:

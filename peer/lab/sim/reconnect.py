@@ -13,7 +13,7 @@ from blake3 import blake3
 from peer.errors import PartnerLost
 from peer.lab.sim.virtual_clock import nap
 from peer.protocol.messages import PeerId, Way
-from peer.protocol.wire.payload import Arrived, Sink, Source, untold
+from peer.protocol.wire.payload import Arrived, Sink, Source, ignore_arrival
 from peer.transport.wire.resumption import FIRST_PAUSE_S, LINGER_S, LONGEST_PAUSE_S, REACH_S
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class ReconnectingSink:
     gets every byte once, in order."""
 
     def __init__(
-        self, nbytes: int, sink: Sink | None = None, source: Source | None = None, arrived: Arrived = untold
+        self, nbytes: int, sink: Sink | None = None, source: Source | None = None, arrived: Arrived = ignore_arrival
     ) -> None:
         self.nbytes = nbytes
         self._arrived = arrived

@@ -24,7 +24,7 @@ from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.methods.method import Method
 from peer.observe.events import RoundEnded, RoundMissed
-from peer.protocol.model.fragments import cut, why_not
+from peer.protocol.model.fragments import cut, cut_problem
 from peer.protocol.model.layout import Layout
 from peer.protocol.round_lengths import round_of
 from peer.run.manifest import parse_manifest
@@ -257,7 +257,7 @@ def _trainers(
         return layout, fake
 
     pattern = "whole" if method.schedule == "full" else method.fragment_layout
-    if reason := why_not(TENSORS, fragments=method.fragments, pattern=pattern, apart=method.fragments_apart):
+    if reason := cut_problem(TENSORS, fragments=method.fragments, pattern=pattern, apart=method.fragments_apart):
         raise UsageError(f"the tiny trainer cannot play this method: {reason}", "Give fewer fragments.")
     tiny_layout = cut(TENSORS, fragments=method.fragments, pattern=pattern, apart=method.fragments_apart)
 

@@ -11,8 +11,8 @@ from peer.lab.sim.network import Network
 from peer.lab.sim.process import RUN, KeylessSigner
 from peer.lab.sim.setting import Sites, SwarmWorld, number_of, peer_id_of
 from peer.protocol.endpoints import block_of
-from peer.protocol.messages import PeerId, RelayWord
-from peer.protocol.swarm.relay_word import new_word
+from peer.protocol.messages import PeerId, RelayAttestation
+from peer.protocol.swarm.relay_word import sign_attestation
 
 
 def network_of(world: SwarmWorld, count: int, seed: int) -> Network:
@@ -50,10 +50,10 @@ def address_of(peer: PeerId) -> str:
     return f"{net}.{number // 256}.{number % 256}.1:4810"
 
 
-def _word(relay: PeerId, peer: PeerId, now: float) -> RelayWord:
+def _word(relay: PeerId, peer: PeerId, now: float) -> RelayAttestation:
     """Return the statement that an honest relay signs about the address of a closed peer. `now`: seconds since the
     epoch."""
-    return new_word(RUN, peer, block_of(address_of(peer)), now, KeylessSigner(relay).sign)
+    return sign_attestation(RUN, peer, block_of(address_of(peer)), now, KeylessSigner(relay).sign)
 
 
 def _lines(sites: Sites) -> Callable[[PeerId, PeerId], Sequence[Pipe]]:

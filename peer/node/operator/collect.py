@@ -40,8 +40,8 @@ from peer.protocol.policy.donors import (
     MEAN_DONORS,
     donors_of_mean,
     grace_s,
+    mean_exclusion_reason,
     states_apart,
-    why_not_in_mean,
     with_own_state,
 )
 from peer.protocol.swarm.claimed_round import claimed_round
@@ -174,7 +174,7 @@ class StateCollector:
             found = await self._fetch([donor])
             if isinstance(found, str):
                 some.problem = f"{donor.peer_id}: {found}"
-            elif why := why_not_in_mean(found.round, await self._round_of(donors)):
+            elif why := mean_exclusion_reason(found.round, await self._round_of(donors)):
                 some.problem = f"{donor.peer_id}: {why}"
             else:
                 await uninterrupted(self._offload(partial(_write, file, found)))

@@ -15,7 +15,7 @@ from peer.node.open import OpenNode
 from peer.node.operator.keeper import ServableState, WatchedRun
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerRecord
-from peer.protocol.policy.donors import why_not_first, why_not_kept
+from peer.protocol.policy.donors import first_state_refusal, kept_state_refusal
 from peer.state.snapshot import digest_of_state
 
 
@@ -55,7 +55,7 @@ class ServedState:
         self._sign(0, await asyncio.to_thread(digest_of_state, outer, momentum=self.momentum))
 
         def outdated_reason() -> str:
-            return "" if self._run.policy().founded == digest else why_not_first(self._run.progress.value)
+            return "" if self._run.policy().founded == digest else first_state_refusal(self._run.progress.value)
 
         self._serve(outer, lambda: self._run.progress.value, (lambda: "") if named else outdated_reason)
 
@@ -72,7 +72,7 @@ class ServedState:
                 return "this node has kept a state of before the restart of the run: wait for a peer that trains"
             if self._over():
                 return ""
-            return why_not_kept(facts.round, self._run.progress.value, self._run.activity.alone_s(_now()))
+            return kept_state_refusal(facts.round, self._run.progress.value, self._run.activity.alone_s(_now()))
 
         self._serve(state.outer, lambda: facts.round, outdated_reason)
 

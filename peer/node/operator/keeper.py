@@ -26,11 +26,11 @@ from peer.protocol.messages import PeerRecord, Status
 from peer.protocol.policy.amendments import RunPolicy
 from peer.protocol.policy.donors import (
     GONE_S,
+    discard_reason,
     donors_of_last,
     first_is_outdated,
     keep_again_s,
     last_wait_s,
-    why_not_keep,
     with_own_state,
 )
 from peer.run.manifest import Manifest
@@ -236,7 +236,7 @@ class StateKeeper:
                 return None, str(problem)
             self._tell(f"the state of round {facts.round} is kept unchecked: {problem}")
             return None, ""
-        return loss, why_not_keep(loss, checked, 0 if compared is None else compared.round)
+        return loss, discard_reason(loss, checked, 0 if compared is None else compared.round)
 
     async def _serve_kept(self, kept: Checkpoint, loaded: OuterState | None = None) -> None:
         """Serve a kept state. `loaded`: its tensors, if they are in memory already."""

@@ -43,7 +43,7 @@ class Join:
     """How others can call it. A relayed member says DIRECT when its path is fast enough to own a shard."""
     wait_s: float = 0.0
     """Seconds that the leader may hold the call before it says WAIT."""
-    given: Vouchers = NO_VOUCHERS
+    vouchers: Vouchers = NO_VOUCHERS
     """Receipts of the owners that last sent this peer results of this fragment."""
 
 
@@ -68,7 +68,7 @@ class SignedRoster:
 
 @dataclass(frozen=True, slots=True)
 class JoinReply:
-    told: JoinStatus
+    status: JoinStatus
     roster: SignedRoster | None = None
     collecting: bool = False
     """With WAIT: whether this peer leads the round already."""

@@ -54,8 +54,8 @@ def cut(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apart: b
     is larger than mean + largest tensor. `apart`: tensors outside the blocks are the last fragment, and the pattern
     cuts the blocks. The tensors of a fragment keep their order.
 
-    `why_not` must have found nothing: asserted."""
-    assert not (reason := why_not(tensors, fragments=fragments, pattern=pattern, apart=apart)), reason
+    `cut_problem` must have found nothing: asserted."""
+    assert not (reason := cut_problem(tensors, fragments=fragments, pattern=pattern, apart=apart)), reason
     inside = [tensor for tensor in tensors if not apart or block_of(tensor.name) is not None]
     place = _PLACES[pattern](inside, fragments - apart)
     home = {tensor.name: fragments - 1 for tensor in tensors} | place
@@ -65,7 +65,7 @@ def cut(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apart: b
     return Layout(tuple(ordered), tuple(pairwise(ends)))
 
 
-def why_not(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apart: bool = False) -> str:
+def cut_problem(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apart: bool = False) -> str:
     """Return why a model cannot be cut like this, as a sentence. Empty: it can."""
     assert pattern in PATTERNS, pattern
     assert 1 <= fragments <= MOST_FRAGMENTS, fragments

@@ -29,18 +29,18 @@ class Acquaintance:
         recent.append(round_)
         del recent[:-2]
 
-    def too_often(self, peer: PeerId, round_: int, live: int, proven: Collection[PeerId] = ()) -> bool:
+    def met_too_often(self, peer: PeerId, round_: int, live: int, proven: Collection[PeerId] = ()) -> bool:
         """Whether this peer met `peer` too often. `live`: live peers, this one included. `proven`: the proven ones
         among them, without this one."""
         live = len(proven) + 1 if peer in proven else live
         recent = self._met.get(peer, [])
         return live >= LEAST_LIVE and len(recent) == 2 and recent[0] > round_ - live // 2
 
-    def tired_of(self, round_: int, live: int, proven: Collection[PeerId] = ()) -> set[PeerId]:
+    def all_met_too_often(self, round_: int, live: int, proven: Collection[PeerId] = ()) -> set[PeerId]:
         """Return all peers that were met too often."""
         if live < LEAST_LIVE:
             return set()
-        return {peer for peer in self._met if self.too_often(peer, round_, live, proven)}
+        return {peer for peer in self._met if self.met_too_often(peer, round_, live, proven)}
 
     def forget_absent(self, present: Iterable[PeerId]) -> None:
         """Keep only peers that are present, once more than `MAX_MET` are remembered. Most of a large swarm is out of

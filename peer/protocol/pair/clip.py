@@ -79,7 +79,7 @@ class WorkRatio:
     partners: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     """Tokens of a round, of each of the last partners that told them, over ours."""
 
-    def told(self, theirs: int, ours: int) -> None:
+    def observe(self, theirs: int, ours: int) -> None:
         """Note the tokens of a round of both. A partner that tells none says nothing."""
         if theirs > 0 and ours > 0:
             self.partners.append(min(theirs / ours, MOST_RATIO))

@@ -41,7 +41,7 @@ MAX_NOTICES = 32
 """Most peers that an undialable peer tells of its lock. They could only wait for its call."""
 HELD_BACK = "our last choice"
 LATE = "not answering yet"
-LET_GO = "let go of us"
+RELEASED = "let go of us"
 MOST_OUT = 3
 """Offers whose answers are late, beyond which no other candidate is asked."""
 POLL_S = 0.5
@@ -111,7 +111,7 @@ class Matching:
         self._ranking: list[PeerId] | None = None
         """Candidates, the best last. Out and silent ones are dropped when they are met. None: to be computed again."""
 
-    def opens(self, reach: Reach) -> None:
+    def set_own_reach(self, reach: Reach) -> None:
         """Take how others can call this peer as the round opens, unless candidates were ranked by it already."""
         if not self._candidates:
             self.reach = reach
@@ -156,10 +156,10 @@ class Matching:
             return Answer(Verdict.REFUSED, reason="neither of us can be called")
         if sender in self._promised:
             return Answer(Verdict.LATER, eta_s=POLL_S, reason="another is asked")
-        if self._comes_last(sender):
+        if self._is_held_back(sender):
             return Answer(Verdict.TAKEN, reason="others are asked first in this round")
-        self._comes(sender, reach)
-        self._hear(sender, proven)
+        self._readmit(sender, reach)
+        self._observe_proven(sender, proven)
         self.promising.add(sender)
         if not reach:
             self._called_at[sender] = now
@@ -174,7 +174,7 @@ class Matching:
         self._waiting.discard(sender)
         self._promised.discard(sender)
         if sender in self._candidates:
-            self._gone[sender] = LET_GO if sender == self.locked else "taken"
+            self._gone[sender] = RELEASED if sender == self.locked else "taken"
         self.locked = None if sender == self.locked else self.locked
 
     def on_late(self, peer: PeerId) -> None:
@@ -190,13 +190,13 @@ class Matching:
         """Take the answer to an offer."""
         self._settle(peer)
         if answer.verdict is Verdict.LOCKED:
-            self._hear_locked(peer, answer)
+            self._on_locked(peer, answer)
         elif answer.verdict is Verdict.LATER and now + answer.eta_s > self._closes_at:
             self._drop(peer, "behind")
         elif answer.verdict in (Verdict.HELD, Verdict.LATER):
             self.promising.add(peer)
             if answer.verdict is Verdict.HELD:
-                self._hear(peer, answer.proven)
+                self._observe_proven(peer, answer.proven)
             wait = POLL_S if answer.verdict is Verdict.HELD else min(max(answer.eta_s, 0.02), POLL_S)
             self._retry_at = now + wait
         else:
@@ -246,7 +246,7 @@ class Matching:
         return None if best in self._silent or self._awaited_since is None else self._awaited_until(best)
 
     @property
-    def course(self) -> tuple[PeerId | None, PeerId | None, float | None, bool]:
+    def decision_state(self) -> tuple[PeerId | None, PeerId | None, float | None, bool]:
         """The state that decides `actions`, `wake_at`, `locked` and `exhausted`. While it is the same, so are they."""
         return self.locked, self._best(), self.wake_at(), bool(self._outbox)
 
@@ -264,7 +264,7 @@ class Matching:
         """Whether neither of the two can be called at an address of its own."""
         return self.reach is not Reach.DIRECT and self._reaches.of(peer) is not Reach.DIRECT
 
-    def why_alone(self) -> str:
+    def solo_reason(self) -> str:
         """Return a sentence about the fate of the candidates."""
         if not self._candidates:
             return "no other peer is known"
@@ -293,7 +293,7 @@ class Matching:
     def _weight(self, peer: PeerId) -> tuple[bool, int]:
         return peer in self._proven, self._candidates[peer]
 
-    def _comes_last(self, peer: PeerId) -> bool:
+    def _is_held_back(self, peer: PeerId) -> bool:
         """Whether a candidate has to wait until all others are out."""
         if peer in self._held_back:
             self._best()
@@ -310,13 +310,13 @@ class Matching:
         self._ranking = None
         return bool(back)
 
-    def _hear(self, peer: PeerId, proven: bool) -> None:
+    def _observe_proven(self, peer: PeerId, proven: bool) -> None:
         """Take another peer's word that this one is not proven to it. An edge outweighs others only if both say so."""
         if not proven and peer in self._proven:
             self._proven.discard(peer)
             self._ranking = None
 
-    def _comes(self, peer: PeerId, reach: Reach) -> None:
+    def _readmit(self, peer: PeerId, reach: Reach) -> None:
         """Take a peer in, even if it was out. It may be the best now."""
         if peer in self._gone or peer in self._silent:
             self._gone.pop(peer, None)
@@ -359,9 +359,9 @@ class Matching:
         if peer in self._late:
             self._late.discard(peer)
             if self._gone.get(peer) == LATE:
-                self._comes(peer, self._reaches.of(peer))
+                self._readmit(peer, self._reaches.of(peer))
 
-    def _hear_locked(self, peer: PeerId, answer: Answer) -> None:
+    def _on_locked(self, peer: PeerId, answer: Answer) -> None:
         """Take a lock that another offers, if none is taken and no other may come."""
         if self.locked == peer or (self.closed and self.locked is None):
             return
@@ -386,10 +386,10 @@ class Matching:
         self._waiting = (self._waiting | self._promised) - {peer}
         self._promised.clear()
         if not self.reach:
-            self._tell_those_who_wait()
+            self._notify_waiting_candidates()
         self._release_waiting()
 
-    def _tell_those_who_wait(self) -> None:
+    def _notify_waiting_candidates(self) -> None:
         """Tell the best candidates of the lock. They cannot dial this peer, so they wait for its call in silence."""
         free = [p for p in (*self._free(), *self._held_back) if p not in self._reaches.callers and p != self.locked]
         self._waiting.update(heapq.nlargest(MAX_NOTICES, free, key=self._weight))

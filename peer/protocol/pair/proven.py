@@ -83,7 +83,7 @@ class ProvenPeers:
             self._vouchers.popitem(last=False)
         self._changed = True
 
-    def disgraced(self, peer: PeerId) -> None:
+    def revoke(self, peer: PeerId) -> None:
         """Forget all that speaks for a peer: it did something that puts it out of favour."""
         self._changed |= peer in self._accepted or peer in self._vouchers
         self._accepted.pop(peer, None)
@@ -126,7 +126,7 @@ class ProvenPeers:
     def _by_own_exchanges(self, peer: PeerId) -> bool:
         return self._accepted.get(peer, 0) >= NEEDED
 
-    def take_news(self) -> bytes | None:
+    def pack_if_changed(self) -> bytes | None:
         """Return `pack` if something has changed since the last call."""
         changed, self._changed = self._changed, False
         return self.pack() if changed else None

@@ -46,19 +46,19 @@ class BrokenChain(Exception):
 class Countersigned:
     """A receipt: our statement, and the opinion of the partner, which signed its own."""
 
-    ours: SwapStatement
-    theirs: SwapOpinion
+    own_statement: SwapStatement
+    partner_opinion: SwapOpinion
     signature: bytes
     """The partner's, 64 bytes."""
 
     @property
     def statement(self) -> SwapStatement:
         """What the partner signed."""
-        return self.ours.mirrored(self.theirs)
+        return self.own_statement.mirrored(self.partner_opinion)
 
     def holds(self, verify: Verify) -> bool:
         """Whether the partner signed it."""
-        return verify(self.ours.partner, self.statement.to_bytes(), self.signature)
+        return verify(self.own_statement.partner, self.statement.to_bytes(), self.signature)
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class PartnerTotals:
 
     def add(self, receipt: Countersigned) -> None:
         """Count one more receipt."""
-        ours, theirs = receipt.ours, receipt.theirs
+        ours, theirs = receipt.own_statement, receipt.partner_opinion
         self.rounds += 1
         self.accepted += ours.opinion.accepted
         self.accepted_by_it += theirs.accepted
@@ -91,7 +91,9 @@ def head_record(run_id: RunId, owner: PeerId, sign: Sign) -> bytes:
 
 def entry_record(previous: bytes, receipt: Countersigned, sign: Sign) -> bytes:
     """Return the record that follows the one with this hash."""
-    told = pack_fields(previous, receipt.ours.to_bytes(), receipt.theirs.to_bytes(), receipt.signature)
+    told = pack_fields(
+        previous, receipt.own_statement.to_bytes(), receipt.partner_opinion.to_bytes(), receipt.signature
+    )
     return pack_fields(told, sign(ENTRY_PURPOSE + told))
 
 
@@ -164,7 +166,7 @@ class ChainCheck:
         if link_of(record) != self.head:
             raise ValueError("it does not follow the record before it")
         receipt = receipt_in(record)
-        statement = receipt.ours
+        statement = receipt.own_statement
         if (statement.run_id, statement.signer) != (self.run_id, self.owner):
             raise ValueError("it is of another run or another owner")
         round_ = statement.key.round

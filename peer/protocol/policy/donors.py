@@ -181,7 +181,7 @@ class Offers:
     """What asking came to."""
 
     offered: list[SnapshotOffer] = field(default_factory=list)
-    why_not: dict[PeerId, str] = field(default_factory=dict)
+    rejections: dict[PeerId, str] = field(default_factory=dict)
     """Why a donor's state is not taken, for a person."""
     eta_s: float = 0.0
     """The soonest that a busy donor said."""
@@ -193,7 +193,7 @@ class Offers:
     def add(self, others: Offers) -> None:
         """Take what further donors said."""
         self.offered += others.offered
-        self.why_not |= others.why_not
+        self.rejections |= others.rejections
         if others.eta_s:
             self.busy_for(others.eta_s)
 
@@ -201,7 +201,9 @@ class Offers:
         """Leave out those that name a round beyond `most`; None: any may be."""
         for one in [one for one in self.offered if most is not None and one.index.round > most]:
             self.offered.remove(one)
-            self.why_not[one.donor.peer_id] = f"names round {one.index.round}, and the run is in round {most} at most"
+            self.rejections[one.donor.peer_id] = (
+                f"names round {one.index.round}, and the run is in round {most} at most"
+            )
 
     def ensure_first(self, digests: Sequence[SignedDigest]) -> None:
         """Leave out those of round 0 that are not the signed first state. Without a digest of it any may be."""
@@ -209,11 +211,11 @@ class Offers:
         for one in [one for one in self.offered if signed and one.index.round == 0]:
             if not any(digest.startswith(one.mark) for digest in signed):
                 self.offered.remove(one)
-                self.why_not[one.donor.peer_id] = "names round 0, and gives another state than the operator signed"
+                self.rejections[one.donor.peer_id] = "names round 0, and gives another state than the operator signed"
 
     def problem(self) -> str:
         """One line for a person."""
-        some = [f"{peer}: {why}" for peer, why in self.why_not.items()]
+        some = [f"{peer}: {why}" for peer, why in self.rejections.items()]
         return "; ".join(some[:3]) or "no peer with a complete state is in the directory yet"
 
 
@@ -297,7 +299,7 @@ class DonorPolicy:
         able.sort(key=lambda r: (-r.reach, r.status in NODES, -self.rates.of(r.peer_id)))
         return able
 
-    def not_left_alone(self, records: Iterable[PeerRecord], now: float) -> list[PeerRecord]:
+    def available(self, records: Iterable[PeerRecord], now: float) -> list[PeerRecord]:
         """Return the records without donors that gave wrong bytes, or were lost or refused a moment ago."""
         until = self._left_until | self._refused_until
         return [r for r in records if r.peer_id not in self._outlawed and until.get(r.peer_id, 0.0) <= now]
@@ -340,7 +342,7 @@ class DonorPolicy:
         """Note that a donor did not answer, or refused."""
         self._silent[donor] += 1
 
-    def useless(self, donor: PeerId) -> None:
+    def mark_invalid(self, donor: PeerId) -> None:
         """Note that a donor described a state that is none of this run. It is not asked again."""
         self._useless.add(donor)
 
@@ -352,12 +354,12 @@ class DonorPolicy:
         self._silent.pop(donor.peer_id, None)
         if address:
             self._blocks[donor.peer_id] = block_of(address)
-        if why := too_old(donor, index.round, run_round):
-            offers.why_not[donor.peer_id] = why
+        if why := too_old_reason(donor, index.round, run_round):
+            offers.rejections[donor.peer_id] = why
         else:
             offers.offered.append(SnapshotOffer(donor, index, mark, self._blocks.get(donor.peer_id, "")))
 
-    def outlaw(self, donors: Iterable[PeerId]) -> None:
+    def ban_donors(self, donors: Iterable[PeerId]) -> None:
         """Never ask these again: they gave wrong bytes."""
         self._outlawed.update(donors)
 
@@ -520,7 +522,7 @@ def _weight(some: Sequence[SnapshotOffer], peers: Sequence[SnapshotOffer], votes
     return votes.weigh(one.donor.peer_id for one in some if one.donor.peer_id in voting)
 
 
-def too_old(donor: PeerRecord, round_: int, run_round: int) -> str:
+def too_old_reason(donor: PeerRecord, round_: int, run_round: int) -> str:
     """Return why nobody should begin with this state of a node of the operator, for a person; empty: they may."""
     if donor.status not in NODES:
         return ""
@@ -621,7 +623,7 @@ class SingleStates:
         return self._passed >= SINGLES
 
 
-def why_impossible(losses: StateLosses) -> str:
+def impossible_reason(losses: StateLosses) -> str:
     """Return why no honest donor gives such a state, for a person; empty: one may."""
     if len(losses.windows) < LEAST_WINDOWS:
         return ""
@@ -633,9 +635,9 @@ def why_impossible(losses: StateLosses) -> str:
     return f"its loss is {losses.mean:.4g} nats a token on {_told(losses)}, more than an untrained model has"
 
 
-def why_doubted(losses: StateLosses, round_: int) -> str:
+def doubt_reason(losses: StateLosses, round_: int) -> str:
     """Return why a state of this round is to be compared with others, for a person; empty: it is good."""
-    if (why := why_impossible(losses)) or len(losses.windows) < LEAST_WINDOWS or round_ <= EARLY_ROUNDS:
+    if (why := impossible_reason(losses)) or len(losses.windows) < LEAST_WINDOWS or round_ <= EARLY_ROUNDS:
         return why
     if losses.mean <= losses.guess - ERRORS * _error(losses.windows):
         return ""
@@ -652,7 +654,7 @@ def clearly_better(one: StateLosses, other: StateLosses) -> bool:
     return math.fsum(gains) / len(gains) > ERRORS * _error(gains)
 
 
-def why_too_large(rms: float) -> str:
+def too_large_reason(rms: float) -> str:
     """Return why values of this root mean square are no state, for a person; empty: they may be one."""
     if math.isfinite(rms) and rms <= MOST_RMS:
         return ""
@@ -748,7 +750,7 @@ def donors_of_reset(records: Iterable[PeerRecord]) -> list[PeerRecord]:
     return [record for record in records if record.status is Status.SERVING]
 
 
-def why_not_in_mean(round_: int, run_round: int) -> str:
+def mean_exclusion_reason(round_: int, run_round: int) -> str:
     """Return why a pair's state goes into no mean, for a person; empty: it does."""
     return "" if keeps_piece(round_, run_round) else f"its round {round_} is far from the run's"
 
@@ -758,14 +760,14 @@ def first_is_outdated(run_round: int) -> bool:
     return run_round > FIRST_ROUNDS
 
 
-def why_not_first(run_round: int) -> str:
+def first_state_refusal(run_round: int) -> str:
     """Return why nobody should begin with the first state, for a person; empty: they may."""
     if not first_is_outdated(run_round):
         return ""
     return f"this node has only the first state, and the run has come to round {run_round}: wait for a peer that trains"
 
 
-def why_not_kept(kept: int, run_round: int, alone_s: float) -> str:
+def kept_state_refusal(kept: int, run_round: int, alone_s: float) -> str:
     """Return why nobody should begin with the kept state of round `kept`, for a person; empty: they may. `alone_s`: how
     long nobody was seen to train."""
     if run_round - kept <= KEPT_ROUNDS or alone_s > ALONE_S:
@@ -773,7 +775,7 @@ def why_not_kept(kept: int, run_round: int, alone_s: float) -> str:
     return f"this node has kept round {kept}, and the run has come to round {run_round}: wait for a peer"
 
 
-def why_not_keep(loss: float, kept: float | None, kept_round: int) -> str:
+def discard_reason(loss: float, kept: float | None, kept_round: int) -> str:
     """Return why a state of this loss is not kept, for a person; empty: it is.
 
     `kept` is the loss of the state kept so far, None if that is not known, and `kept_round` its round."""

@@ -34,7 +34,7 @@ class StateRation:
         self._keys: TokenBuckets[PeerId] = TokenBuckets(self._rate(OF_A_KEY))
         self._blocks: TokenBuckets[str] = TokenBuckets(self._rate(OF_A_BLOCK))
 
-    def state_is(self, nbytes: int) -> None:
+    def set_state_size(self, nbytes: int) -> None:
         """Set the bytes of a complete state."""
         self._state_nbytes = nbytes
 

@@ -115,7 +115,7 @@ class QuotaLedger:
         self._on_its_way = 0
         """Bytes claimed and handed to the line, which its meter has not shown yet."""
 
-    def keep_back(self, control_rate: float) -> None:
+    def reserve_control(self, control_rate: float) -> None:
         """From here on keep so many bytes per second back for control traffic."""
         self.control_rate = control_rate
 
@@ -205,11 +205,13 @@ class QuotaLedger:
 # -- for a person ------------------------------------------------------------------------------------------------------
 
 
-def why_used(limits: UploadLimits, period: Period, nbytes: int, moment: Moment, control: float = CONTROL_RATE) -> str:
+def quota_reason(
+    limits: UploadLimits, period: Period, nbytes: int, moment: Moment, control: float = CONTROL_RATE
+) -> str:
     """Why an exchange of so many bytes has to wait, and until when. `control`: bytes per second of control traffic."""
     limit = limits.day if period == "day" else limits.month
     assert limit is not None, period
-    if holds_never(limit, period, nbytes, control):
+    if never_fits(limit, period, nbytes, control):
         kept_back = control * DAY_S * (1 if period == "day" else LONGEST_MONTH)
         return (
             f"a {period}'s upload of {size(limit)} never holds an exchange of {size(nbytes)} besides the "
@@ -220,13 +222,13 @@ def why_used(limits: UploadLimits, period: Period, nbytes: int, moment: Moment, 
     return f"this month's upload of {size(limit)} is used. Next exchange after 00:00 on {first_of_next(moment.date)}"
 
 
-def why_not_strangers(limits: UploadLimits) -> str:
+def stranger_share_reason(limits: UploadLimits) -> str:
     """Why strangers get no state any more today."""
     period, limit = next(limits.each())
     return f"strangers have had their {STRANGERS_SHARE:.0%} of the upload of {size(limit)} a {period}"
 
 
-def holds_never(limit: int, period: Period, nbytes: int, control: float = CONTROL_RATE) -> bool:
+def never_fits(limit: int, period: Period, nbytes: int, control: float = CONTROL_RATE) -> bool:
     """Whether not even a fresh period has room for one exchange."""
     days = 1 if period == "day" else LONGEST_MONTH
     return limit - control * DAY_S * days < nbytes
@@ -260,7 +262,7 @@ class UploadNeed:
     """Bytes per second of control traffic."""
 
 
-def too_much(limits: UploadLimits, need: UploadNeed) -> str:
+def quota_excess(limits: UploadLimits, need: UploadNeed) -> str:
     """Say by how much a day of the run exceeds the quota, when exchanges would stop, and which `sync_every` would fit.
     Empty: it fits."""
     told = [_too_much(period, limit, need) for period, limit in limits.each()]
@@ -269,8 +271,8 @@ def too_much(limits: UploadLimits, need: UploadNeed) -> str:
 
 def _too_much(period: Period, limit: int, need: UploadNeed) -> str:
     days = 1 if period == "day" else LONGEST_MONTH
-    if holds_never(limit, period, need.nbytes, need.control):
-        return why_used(UploadLimits(limit, limit), period, need.nbytes, Moment(date.min, 0.0, 0.0), need.control)
+    if never_fits(limit, period, need.nbytes, need.control):
+        return quota_reason(UploadLimits(limit, limit), period, need.nbytes, Moment(date.min, 0.0, 0.0), need.control)
     control = need.control * DAY_S
     room = limit / days - control
     if need.day <= room:

@@ -42,8 +42,8 @@ class Circuit:
     """A connection between a caller and a closed peer."""
 
     number: int
-    caller: Slip
-    target: Slip
+    caller_slip: Slip
+    target_slip: Slip
     bulk: bool
     """Whether it carries payloads. Control circuits go before them."""
     block: str
@@ -115,14 +115,14 @@ class CircuitTable:
         self._forget(now)
         if target not in self._places or target == caller:
             raise CircuitRefused(Code.UNRESERVED, "that peer has no place at this relay")
-        if sum(circuit.caller.owner == caller for circuit in self._circuits.values()) >= CIRCUITS_OF_CALLER:
+        if sum(circuit.caller_slip.owner == caller for circuit in self._circuits.values()) >= CIRCUITS_OF_CALLER:
             raise CircuitRefused(Code.LIMIT, f"you have {CIRCUITS_OF_CALLER} circuits here, and nobody has more")
         self._drawn += 1
         ended = self._share(self._drawn, target, block, proven=proven)
         circuit = Circuit(self._drawn, self._draw(caller), self._draw(target), bulk, block, now + CLAIM_S, needs)
         self._circuits[circuit.number] = circuit
-        self._slips[circuit.caller.code] = circuit, True
-        self._slips[circuit.target.code] = circuit, False
+        self._slips[circuit.caller_slip.code] = circuit, True
+        self._slips[circuit.target_slip.code] = circuit, False
         return circuit, ended
 
     def _share(self, number: int, target: PeerId, block: str, *, proven: bool) -> Circuit | None:
@@ -150,12 +150,12 @@ class CircuitTable:
         """End a circuit."""
         self._circuits.pop(circuit.number, None)
         self._shares.leave(circuit.number)
-        if (of_target := self._of_target.get(circuit.target.owner)) is not None:
+        if (of_target := self._of_target.get(circuit.target_slip.owner)) is not None:
             of_target.leave(circuit.number)
             if not len(of_target):
-                del self._of_target[circuit.target.owner]
-        self._slips.pop(circuit.caller.code, None)
-        self._slips.pop(circuit.target.code, None)
+                del self._of_target[circuit.target_slip.owner]
+        self._slips.pop(circuit.caller_slip.code, None)
+        self._slips.pop(circuit.target_slip.code, None)
 
     def _draw(self, owner: PeerId) -> Slip:
         return Slip(self._rng.randbytes(SLIP_BYTES), owner)

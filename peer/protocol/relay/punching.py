@@ -44,7 +44,7 @@ class PunchMemory:
         """Peers with which it failed since it last worked with anybody."""
         self._again_at = 0.0
 
-    def why_not(self, peer: PeerId, seen: str, *, private_run: bool, now: float) -> str:
+    def skip_reason(self, peer: PeerId, seen: str, *, private_run: bool, now: float) -> str:
         """Return why it is not tried now, for a person; empty: it is. `seen`: the address, `host:port`, at which the
         relay sees the other end."""
         if version_of(seen) == 0:

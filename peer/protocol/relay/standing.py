@@ -44,7 +44,7 @@ MAX_RELAYS_KNOWN = 256
 
 
 @dataclass(slots=True)
-class _Ends:
+class _CircuitOutcomes:
     """The circuits of one kind to each peer: when each ended, and whether it failed."""
 
     of: OrderedDict[PeerId, deque[tuple[float, bool]]] = field(default_factory=OrderedDict)
@@ -75,8 +75,8 @@ class _Ends:
 
 @dataclass(slots=True)
 class _Record:
-    bulk: _Ends = field(default_factory=_Ends)
-    small: _Ends = field(default_factory=_Ends)
+    bulk: _CircuitOutcomes = field(default_factory=_CircuitOutcomes)
+    small: _CircuitOutcomes = field(default_factory=_CircuitOutcomes)
     left_until: float = 0.0
     gone_at: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_KEPT))
     """The moments within `WINDOW_S` at which it was found gone."""

@@ -54,7 +54,7 @@ class PeerSummary:
         """The exchanged part of the due rounds, 0 to 1. None: no round was due."""
         return min(1.0, self.exchanged / self.due) if self.due else None
 
-    def why_impossible(self) -> str:
+    def invalid_reason(self) -> str:
         """Return what is wrong with its form, for a person; empty: nothing."""
         if self.round > MAX_ROUND or self.loss_round > MAX_ROUND or max(self._counts()) > MAX_COUNT:
             return "a number beyond all bounds"

@@ -157,7 +157,7 @@ class Membership:
                 changed += self._close(peer, LivenessChange.BACK, "it announced itself again", now)
         return changed
 
-    def word(self, by: PeerId, about: PeerId, reaches: bool, reason: str, now: float) -> list[Changed]:
+    def on_witness_answer(self, by: PeerId, about: PeerId, reaches: bool, reason: str, now: float) -> list[Changed]:
         """Take a witness's answer."""
         case = self._cases.get(about)
         if case is None:
@@ -198,16 +198,16 @@ class Membership:
         case = self._cases.get(peer)
         return case is not None and case.out
 
-    def outs(self) -> frozenset[PeerId]:
+    def peers_out(self) -> frozenset[PeerId]:
         """Return all peers that are out."""
         return frozenset(peer for peer, case in self._cases.items() if case.out) if self._cases else NOBODY
 
-    def heard_ago(self, peer: PeerId, now: float) -> float | None:
+    def contact_age_s(self, peer: PeerId, now: float) -> float | None:
         """Return the seconds after its last call, answer or exchange. None: never, or long ago."""
         at = self._heard.get(peer)
         return None if at is None else max(0.0, now - at)
 
-    def cut_off(self, now: float) -> float | None:
+    def isolated_s(self, now: float) -> float | None:
         """Return the seconds for which several peers do not answer and no peer made contact. Our own connection is down
         then, most likely. None: it is not."""
         if len(self._cases) < 2:

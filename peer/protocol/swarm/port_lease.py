@@ -22,8 +22,8 @@ _CGNAT = ipaddress.ip_network("100.64.0.0/10")
 """Addresses between a provider's router and its customers (RFC 6598)."""
 
 
-class Errand(Enum):
-    """An errand to the router."""
+class RouterRequest(Enum):
+    """An next_request to the router."""
 
     OPEN = "open"
     CLOSE = "close"
@@ -66,7 +66,7 @@ class RouterRefusal:
     address: str | None = None
     """As of a `PortMapping`. None: no router was found."""
 
-    def told(self, seen: str) -> str:
+    def explain(self, seen: str) -> str:
         """Return the reason, and what the router's own address tells."""
         if self.address is None:
             return self.why
@@ -79,7 +79,7 @@ class RouterRefusal:
 class Surroundings:
     """The things that a peer knows about its place in the network."""
 
-    why_not: str = ""
+    skip_reason: str = ""
     """Why no router may be asked. Empty: it may."""
     online: bool = True
     """Whether this machine has a way to the internet over IPv4. Where it lost it, what is held is kept."""
@@ -95,7 +95,7 @@ class Surroundings:
     """Whether an address is one of this machine's own interfaces."""
 
 
-def why_no_mapping(hosts: Sequence[str], source: str, *, private_run: bool) -> str:
+def no_mapping_reason(hosts: Sequence[str], source: str, *, private_run: bool) -> str:
     """Return why a peer needs no port of a router, or may not ask for one. Empty: it may.
 
     `hosts`: where it listens. `source`: the address of this machine that calls into the internet leave from; empty:
@@ -113,7 +113,7 @@ def why_no_mapping(hosts: Sequence[str], source: str, *, private_run: bool) -> s
 
 
 class PortLease:
-    """The lease of one port. Ask it for an `errand`, tell it how that ended, and let it `notice` what others find.
+    """The lease of one port. Call `next_request`, report how that ended, and let the lease `notice` what others find.
 
     Each of these returns what a person is to be told now; empty: nothing new."""
 
@@ -135,17 +135,17 @@ class PortLease:
 
     # -- what is to be done ------------------------------------------------------------------------------------------
 
-    def errand(self, here: Surroundings, now: float) -> Errand | None:
+    def next_request(self, here: Surroundings, now: float) -> RouterRequest | None:
         """Return what the router is to be asked for now."""
         if not here.online:
             return None
-        if here.why_not:
-            return Errand.CLOSE if self.held is not None else None
+        if here.skip_reason:
+            return RouterRequest.CLOSE if self.held is not None else None
         if self.held is not None and self._needless(here):
-            return Errand.CLOSE
+            return RouterRequest.CLOSE
         if now < self._next_at or not (self.held is not None or self._is_wanted(here, now)):
             return None
-        return Errand.OPEN
+        return RouterRequest.OPEN
 
     def ports(self) -> tuple[int, ...]:
         """Return the ports to ask for, the best first. The own port is best: others may guess it."""
@@ -177,7 +177,7 @@ class PortLease:
 
     def refused(self, refusal: RouterRefusal, here: Surroundings, now: float) -> str:
         """The router opened nothing. Nothing is told that was told before."""
-        why = refusal.told(here.seen)
+        why = refusal.explain(here.seen)
         self._tries += 1
         self._left_over = 0
         self._next_at = now + min(self.terms.retry_s * 2 ** min(self._tries - 1, 16), self.terms.most_retry_s)
@@ -233,8 +233,8 @@ class PortLease:
             if self._is_shut(here):
                 return f"{self._claim(self.held)}, and nobody gets through: {self._cause(self.held, here)}{failing}"
             return f"{self._claim(self.held)}; nobody has tried it yet{failing}"
-        if here.why_not:
-            return f"no router is asked: {here.why_not}"
+        if here.skip_reason:
+            return f"no router is asked: {here.skip_reason}"
         if not here.online:
             return "no router is asked: this machine has no way to the internet over IPv4"
         if not self._is_wanted(here, now):

@@ -145,11 +145,11 @@ class Reachability:
         likely = "most likely a router or firewall lets nothing in"
         return f"{of} ({voices[-1].probed.reason}): {likely}. This peer can still dial other peers"
 
-    def has_word_of(self, peer: PeerId, version: int) -> bool:
+    def has_verdict_of(self, peer: PeerId, version: int) -> bool:
         """Whether its verdict over this version of IP is among those that count: others are asked first."""
         return (peer, version) in self._voices
 
-    def has_word_of_network(self, network: str) -> bool:
+    def has_verdict_of_network(self, network: str) -> bool:
         """Whether the verdict of a peer of this network is among those that count."""
         return any(voice.network == network for voice in self._voices.values())
 

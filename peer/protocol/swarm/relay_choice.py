@@ -119,7 +119,7 @@ class RelayMemory:
         for_s = min(SHUNNED_S * 2 ** max(0, times - 1), MOST_SHUNNED_S)
         return why if times and at >= since and now - at < for_s else ""
 
-    def why_not(self, peer: PeerId, now: float, *, last_resort: bool = False) -> str:
+    def avoid_reason(self, peer: PeerId, now: float, *, last_resort: bool = False) -> str:
         """Return why a relay is not to be asked now, empty: it may be. `last_resort`: no other is to be had."""
         why = self.shunned(peer, now)
         if why and not (last_resort and now - self._failures[peer][1] >= AGAIN_S):
@@ -173,7 +173,7 @@ def _eligible(
     """Return those that may be asked, in an order that says nothing."""
     have = {one.relay.peer_id for one in held}
     found = {one.peer_id: one for one in candidates if one.peer_id not in have}
-    return [found[peer] for peer in sorted(found) if not memory.why_not(peer, now, last_resort=last_resort)]
+    return [found[peer] for peer in sorted(found) if not memory.avoid_reason(peer, now, last_resort=last_resort)]
 
 
 def _best_beside(chosen: Collection[RelayCandidate], free: Iterable[RelayCandidate]) -> RelayCandidate | None:

@@ -29,7 +29,7 @@ class RelayLoad:
         """Return what one more swap would get."""
         return self._cap / (WAYS * (len(self._needs) + 1))
 
-    def why_not(self, needs: float) -> str:
+    def refusal_reason(self, needs: float) -> str:
         """Return why one more swap that needs so much has no room, for a person; empty: it has."""
         if needs > self._cap / WAYS:
             return f"a swap needs {needs:.0f} bytes per second each way, more than this relay has"

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Container, Mapping
 
 from peer.protocol.endpoints import block_of
-from peer.protocol.messages import PeerId, PeerRecord, Reach, RelayAddress, RelayWord, RunId
+from peer.protocol.messages import PeerId, PeerRecord, Reach, RelayAddress, RelayAttestation, RunId
 from peer.protocol.wire.fields import fixed, pack_fields
 
 PURPOSE = b"peer relay word v1\0"
@@ -24,19 +24,21 @@ Verify = Callable[[PeerId, bytes, bytes], bool]
 """Tells whether a peer made a signature of these bytes."""
 
 
-def word_to_sign(run_id: RunId, peer: PeerId, block: str, until: int) -> bytes:
+def attestation_bytes(run_id: RunId, peer: PeerId, block: str, until: int) -> bytes:
     """Return the bytes that a relay signs: in this run, until then (seconds since the epoch), this peer calls from this
     block."""
     return PURPOSE + pack_fields(run_id, peer.encode(), block.encode(), fixed(until, 8))
 
 
-def new_word(run_id: RunId, peer: PeerId, block: str, now: float, sign: Callable[[bytes], bytes]) -> RelayWord:
+def sign_attestation(
+    run_id: RunId, peer: PeerId, block: str, now: float, sign: Callable[[bytes], bytes]
+) -> RelayAttestation:
     """Make the word that a relay gives with a reservation, and again when half of the last one is over."""
     until = math.ceil(now) + WORD_LASTS_S
-    return RelayWord(block, until, sign(word_to_sign(run_id, peer, block, until)))
+    return RelayAttestation(block, until, sign(attestation_bytes(run_id, peer, block, until)))
 
 
-def is_stale(word: RelayWord | None, now: float) -> bool:
+def is_stale(word: RelayAttestation | None, now: float) -> bool:
     """Whether a new word should be asked for."""
     return word is None or word.until - now < WORD_LASTS_S / 2
 
@@ -68,4 +70,6 @@ def _holds(record: PeerRecord, relay: RelayAddress, now: float, verify: Verify) 
     word = relay.word
     if word is None or not now < word.until <= now + 2 * WORD_LASTS_S:
         return False
-    return verify(relay.peer_id, word_to_sign(record.run_id, record.peer_id, word.block, word.until), word.signature)
+    return verify(
+        relay.peer_id, attestation_bytes(record.run_id, record.peer_id, word.block, word.until), word.signature
+    )

@@ -38,7 +38,7 @@ class RoundTrip:
             self.srtt_s += GAIN * (took_s - self.srtt_s)
         self._backed_off_s = None
 
-    def gave_up(self, after_s: float) -> None:
+    def timed_out(self, after_s: float) -> None:
         """Note a call that was not answered within so long: the next one gets twice that."""
         self._backed_off_s = _bounded(2 * after_s)
 
@@ -62,9 +62,9 @@ class RoundTrips:
         self._trip(peer).observe(took_s)
         self._all.observe(took_s)
 
-    def gave_up(self, peer: PeerId, after_s: float) -> None:
+    def timed_out(self, peer: PeerId, after_s: float) -> None:
         """Note a call that timed out. The peer may be dead, so the estimate over all peers stays."""
-        self._trip(peer).gave_up(after_s)
+        self._trip(peer).timed_out(after_s)
 
     def timeout(self, peer: PeerId) -> float:
         """Return the seconds that a small call to this peer may take, in [LEAST_S, MOST_S]."""

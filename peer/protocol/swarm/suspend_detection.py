@@ -15,7 +15,7 @@ smaller errors away."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClockReading:
     """Three clocks at one moment, seconds."""
 
     steady: float
@@ -44,20 +44,20 @@ class Stepped:
     """Seconds forward, negative: back."""
 
 
-class Pulse:
+class SuspendDetector:
     """Compares successive readings of the clocks to detect suspensions and changes of the wall clock.
 
-    `beat_s`: the expected seconds between two readings. `first`: the reading to begin with."""
+    `interval_s`: the expected seconds between two readings. `first`: the reading to begin with."""
 
-    def __init__(self, beat_s: float, first: Reading) -> None:
-        self._beat_s = beat_s
-        self._last = first
+    def __init__(self, interval_s: float, first: ClockReading) -> None:
+        self._interval_s = interval_s
+        self._last_reading = first
 
-    def beat(self, reading: Reading) -> list[Slept | Stepped]:
+    def observe(self, reading: ClockReading) -> list[Slept | Stepped]:
         """Return what happened after the last reading."""
-        last, self._last = self._last, reading
+        last, self._last_reading = self._last_reading, reading
         passed, noticed = reading.steady - last.steady, list[Slept | Stepped]()
-        if (late := passed - self._beat_s) >= ASLEEP_S:
+        if (late := passed - self._interval_s) >= ASLEEP_S:
             suspended = max(0.0, passed - (reading.awake - last.awake))
             noticed.append(Slept(late, min(suspended, late)))
         if abs(step := (reading.wall - last.wall) - passed) >= STEP_S:

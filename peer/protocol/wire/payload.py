@@ -44,7 +44,7 @@ Arrived = Callable[[int], None]
 """Is told how many more bytes of a payload have come."""
 
 
-def untold(nbytes: int) -> None:
+def ignore_arrival(nbytes: int) -> None:
     """Tell nobody."""
 
 

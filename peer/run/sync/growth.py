@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from peer.protocol.learning_rate import schedule
-from peer.protocol.round_lengths import MOST_CHANGES, MOST_SLOTS, Growth, quadratic_growth, round_of, why_not
+from peer.protocol.round_lengths import MOST_CHANGES, MOST_SLOTS, Growth, growth_problem, quadratic_growth, round_of
 from peer.run.manifest_errors import ManifestFinding
 from peer.run.resolve import method_of
 from peer.run.sections import OptimizerSection, SyncSection, TrainSection
@@ -78,7 +78,7 @@ def growth_findings(
         yield ManifestFinding(("sync", "growth_lr"), f"the growth of the rounds is missing. {advice}")
     elif sync.growth and not growth_lr:
         yield ManifestFinding(("sync", "growth"), "rounds grow with growth_lr only, and there is none")
-    elif reason := why_not(sync.growth or (), total):
+    elif reason := growth_problem(sync.growth or (), total):
         yield ManifestFinding(("sync", "growth"), f"{reason}. {ADVICE}")
 
 

@@ -33,7 +33,7 @@ Peers = Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]]
 class ArtifactTransport(Protocol):
     """The calls of a transport that are used to fetch artifacts."""
 
-    async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]: ...
+    async def query_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]: ...
 
     async def fetch_artifact(
         self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float, arrived: Arrived
@@ -100,7 +100,7 @@ class HolderSearch:
             batch = digests[start : start + MAX_ARTIFACTS]
             try:
                 async with places:
-                    held = await self._transport.ask_artifacts(record, batch, QUERY_S)
+                    held = await self._transport.query_artifacts(record, batch, QUERY_S)
             except ExchangeError as error:
                 for digest in batch:
                     self.record_failure(digest, record.peer_id, str(error))

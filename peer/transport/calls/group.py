@@ -49,8 +49,8 @@ def join_request(join: Join) -> pb.JoinRoundRequest:
         undialable=join.reach is not Reach.DIRECT,
         relayed=join.reach is Reach.RELAYED,
         wait_s=join.wait_s,
-        given_roster=join.given.roster,
-        given=[pb.Voucher(shard=v.shard, digest=v.digest, signature=v.signature) for v in join.given.shards],
+        given_roster=join.vouchers.roster,
+        given=[pb.Voucher(shard=v.shard, digest=v.digest, signature=v.signature) for v in join.vouchers.shards],
     )
 
 
@@ -74,7 +74,7 @@ def _given_of(request: pb.JoinRoundRequest) -> Vouchers:
 
 
 def join_reply(reply: JoinReply) -> pb.JoinRoundReply:
-    message = pb.JoinRoundReply(told=reply.told.value, collecting=reply.collecting, reason=reply.reason[:200])
+    message = pb.JoinRoundReply(told=reply.status.value, collecting=reply.collecting, reason=reply.reason[:200])
     if reply.roster is not None:
         message.roster, message.signature = reply.roster.raw, reply.roster.signature
     return message

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.observe.control_bytes import ControlMeter, Purpose
-from peer.protocol.messages import PeerId, RelayWord
+from peer.protocol.messages import PeerId, RelayAttestation
 from peer.protocol.swarm.relay_word import is_stale
 from peer.signed_record import is_well_formed
 from peer.transport.calls.call import StreamedCall
@@ -31,10 +31,10 @@ some minutes at the earliest (RFC 5382 requires two hours)."""
 SILENT_S = 1.6 * ALIVE_EVERY_S
 """Seconds without a heartbeat after which the relay counts as lost."""
 
-OnGrant = Callable[[float, RelayWord | None], None]
+OnGrant = Callable[[float, RelayAttestation | None], None]
 """Called with a relay's cap in bytes per second, and its signed statement of the address block from which we call. None
 for the statement: unchanged."""
-SignWord = Callable[[PeerId, str], RelayWord]
+SignWord = Callable[[PeerId, str], RelayAttestation]
 """Signs the statement from which address block a closed peer calls."""
 
 
@@ -74,11 +74,11 @@ def _reply_of(raw: bytes) -> pb.ReserveReply:
     return reply
 
 
-def _statement_of(reply: pb.ReserveReply) -> RelayWord | None:
+def _statement_of(reply: pb.ReserveReply) -> RelayAttestation | None:
     """Return the relay's statement of our address block; None: the message has none. Raises BadPayload."""
     if not reply.HasField("word"):
         return None
-    word = RelayWord(reply.word.block, reply.word.until, reply.word.signature)
+    word = RelayAttestation(reply.word.block, reply.word.until, reply.word.signature)
     if not is_well_formed(word):
         raise BadPayload(Code.RELAY, "the relay's word on our address makes no sense")
     return word
@@ -113,7 +113,7 @@ class ReserveService:
     async def _announce(self, held: Reservation, block: str, context: Context) -> None:
         """Announce circuits and send heartbeats until the place is lost or the peer excluded. A peer that does not read
         loses the place. `block`: the address block from which it calls."""
-        word: RelayWord | None = None
+        word: RelayAttestation | None = None
         lost = asyncio.create_task(held.lost.wait())
         try:
             while not lost.done():

@@ -33,4 +33,4 @@ class SmallCalls(Channel):
     held = invoke_held
     fetch_manifest = invoke_manifest
     describe_state = invoke_state
-    ask_artifacts = invoke_artifacts
+    query_artifacts = invoke_artifacts

@@ -131,7 +131,7 @@ class AcceptingFront:
 
     def _begin_circuit(self, session: FrontSession, circuit: Circuit, caller: bool, rest: bytes) -> None:
         """Pass an end of a circuit to the relay server. `caller`: whether it is the caller's end."""
-        owner = circuit.caller.owner if caller else circuit.target.owner
+        owner = circuit.caller_slip.owner if caller else circuit.target_slip.owner
         assert session.caller is not None
         assert self._relay_server is not None
         self._callers.record_key(session.caller, owner, proven=self._is_proven(owner))

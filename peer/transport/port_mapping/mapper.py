@@ -8,7 +8,7 @@ from collections.abc import Callable
 from peer.aio.tasks import cancel_and_wait
 from peer.observe.status.value import KnownFact
 from peer.ports.clock import Clock
-from peer.protocol.swarm.port_lease import Errand, PortLease, RouterRefusal, Surroundings
+from peer.protocol.swarm.port_lease import PortLease, RouterRefusal, RouterRequest, Surroundings
 from peer.transport.port_mapping.router import Router
 
 TICK_S = 2.0
@@ -88,10 +88,10 @@ class PortMapper:
     async def _renew(self) -> None:
         here, now = self._surroundings(), self._clock.now()
         self._report_change(self._lease.notice(here, now))
-        match self._lease.errand(here, now):
-            case Errand.OPEN:
+        match self._lease.next_request(here, now):
+            case RouterRequest.OPEN:
                 await self._open()
-            case Errand.CLOSE:
+            case RouterRequest.CLOSE:
                 await self._close_port(ASK_S)
 
     async def _open(self) -> None:

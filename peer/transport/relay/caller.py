@@ -80,7 +80,7 @@ class CircuitCaller:
             return None, "small calls stay with the relay"
         if host_of(seen) in self._dialler.seen_hosts():
             return None, "both are behind one router, which does not lead back"
-        why = self._memory.why_not(target, seen, private_run=self._dialler.private_run(), now=self._now())
+        why = self._memory.skip_reason(target, seen, private_run=self._dialler.private_run(), now=self._now())
         return (None, why) if why else (punch_to(self._dialler, through, target, seen), "")
 
 

@@ -125,8 +125,8 @@ class RelayServer:
         if ended is not None:
             self._end(ended)
         assert held is not None, "a peer with a place has a reservation"
-        held.calls.put_nowait(circuit.target.code)
-        return circuit.caller.code
+        held.calls.put_nowait(circuit.target_slip.code)
+        return circuit.caller_slip.code
 
     def _ensure_room(self, needs: float, block: str) -> None:
         """Raise RelayBusy if one more swap would be too slow.
@@ -140,7 +140,7 @@ class RelayServer:
             counted[circuit.block] += 1
             if circuit.block == block or counted[circuit.block] <= ours + 1:
                 load.begins(circuit.number, min(circuit.needs, needs))
-        if needs > 0 and (why := load.why_not(needs)):
+        if needs > 0 and (why := load.refusal_reason(needs)):
             raise RelayBusy(why)
 
     def _ensure_on(self) -> None:

@@ -69,7 +69,7 @@ class StateUploads:
     def set_state_nbytes(self, nbytes: int) -> None:
         """Set the size of a complete state in bytes, from which the time per joiner is estimated."""
         self._state_nbytes = nbytes
-        self._rations[False].state_is(nbytes)
+        self._rations[False].set_state_size(nbytes)
 
     def busy_reason(self, peer: PeerId, block: str, *, proven: bool) -> tuple[str, float] | None:
         """Return why this joiner is not served now, for a person, and the seconds to wait; None: it is served.

@@ -41,7 +41,7 @@ class Surrounding:
     def search(self, round_: int) -> PartnerSearch:
         detector = SimpleNamespace(
             trips=SimpleNamespace(usual=lambda: 0.0),
-            membership=SimpleNamespace(outs=lambda: frozenset()),
+            membership=SimpleNamespace(peers_out=lambda: frozenset()),
             asked_last=lambda peer: False,
         )
         peer_table = SimpleNamespace(
@@ -56,7 +56,7 @@ class Surrounding:
             others_training=lambda: len(self.peers),
             live=lambda: len(self.peers) + 1,
             candidates=lambda round_, proven: list(self.peers),
-            acquaintance=SimpleNamespace(too_often=lambda *of: False),
+            acquaintance=SimpleNamespace(met_too_often=lambda *of: False),
         )
         clock = SimpleNamespace(now=lambda: 5.0)
         context = PairContext(RUN, ME, *cast(Any, (None, clock, peer_table, self.reputation)))
@@ -95,13 +95,13 @@ def test_strangers_over_the_quota_hear_taken_listed_or_not(context: Surrounding)
     unlisted = search.on_offer(PeerId("unlisted"), Offer(search.key))
     assert unlisted.verdict is Verdict.TAKEN
     assert "many strangers" in unlisted.reason
-    context.reputation.proven.disgraced(FRIENDS[0].peer_id)
+    context.reputation.proven.revoke(FRIENDS[0].peer_id)
     few = Surrounding(context.reputation, {one.peer_id: one for one in FLOOD[:PLACES]}).search(BIASED)
     assert few.on_offer(PeerId("unlisted"), Offer(few.key)).verdict is not Verdict.TAKEN
 
 
 def test_a_person_reads_that_strangers_wait(context: Surrounding) -> None:
-    said = context.search(BIASED).why_alone()
+    said = context.search(BIASED).solo_reason()
     assert f"; {len(FLOOD) - QUOTA} strangers of crowded address blocks wait" in said
 
 

@@ -45,7 +45,7 @@ def search(own: Reach, *records: PeerRecord, has_work: Callable[[], bool] = lamb
     relayed = frozenset(one.peer_id for one in records if not one.reachable)
     detector = SimpleNamespace(
         trips=SimpleNamespace(usual=lambda: 0.0),
-        membership=SimpleNamespace(outs=frozenset),
+        membership=SimpleNamespace(peers_out=frozenset),
         asked_last=lambda peer: False,
     )
     peer_table = SimpleNamespace(
@@ -60,7 +60,7 @@ def search(own: Reach, *records: PeerRecord, has_work: Callable[[], bool] = lamb
         others_training=lambda: len(peers),
         live=lambda: len(peers) + 1,
         candidates=lambda round_, proven: list(peers),
-        acquaintance=SimpleNamespace(too_often=lambda *of: False),
+        acquaintance=SimpleNamespace(met_too_often=lambda *of: False),
     )
     reputation = Reputation(lambda: NOW, lambda event: None)
     parts = None, SimpleNamespace(now=lambda: NOW), peer_table, reputation, TrainerOutlook(has_work=has_work)
@@ -100,7 +100,7 @@ def test_after_a_few_partners_without_room_only_those_are_left_that_need_no_rela
     assert send.to == OPEN.peer_id
     made._matching.on_failed(OPEN.peer_id, "gone")
     assert made._matching.exhausted
-    assert f"{len(CLOSED)} {NO_ROOM}" in made._matching.why_alone()
+    assert f"{len(CLOSED)} {NO_ROOM}" in made._matching.solo_reason()
 
 
 def test_who_found_no_room_with_us_is_not_taken_again_in_this_round() -> None:

@@ -77,7 +77,7 @@ class Partners:
     def lost(self, partner: PeerId, why: str) -> None:
         self.left.remove(partner)
 
-    def why_alone(self) -> str:
+    def solo_reason(self) -> str:
         return "nobody is left"
 
     async def swap(self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, *rest: object) -> SwapReport:

@@ -25,7 +25,7 @@ def alone_with(reputation: Reputation, candidates: list[PeerId], training: int) 
         candidates=lambda round_: list(candidates),
     )
     context = PairContext(RunId(b"r" * 32), PeerId("me"), *cast(Any, (None, None, peer_table, reputation)))
-    return PartnerSearch(context, RoundKey(3, 0), 0.0, 10.0).why_alone()
+    return PartnerSearch(context, RoundKey(3, 0), 0.0, 10.0).solo_reason()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from peer.node.operator.run_progress import REMEMBERED, RunEnd, RunProgress
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
-from peer.protocol.policy.donors import ALONE_S, FIRST_ROUNDS, why_not_first
+from peer.protocol.policy.donors import ALONE_S, FIRST_ROUNDS, first_state_refusal
 from peer.protocol.schedule import RoundClock
 
 ROUND_S, LOOK_S, TOTAL = 10.0, 3.0, 10**6
@@ -42,7 +42,7 @@ def test_one_record_for_eight_seconds_costs_a_young_run_nothing(tmp_path: Path) 
     node = Node(tmp_path, age_s=0.0)
     node.sees(trains("liar", 10**6), for_s=8.0)
     assert node.progress.value <= FIRST_ROUNDS
-    assert why_not_first(node.progress.value) == ""
+    assert first_state_refusal(node.progress.value) == ""
 
 
 @pytest.mark.parametrize("kind", ["seconds", "steps"])
@@ -51,9 +51,9 @@ def test_one_record_is_forgotten_in_an_old_run_too(tmp_path: Path, kind: str, sh
     node = Node(tmp_path, age_s=1e5, kind=kind)
     node.sees(trains("liar", 10**6), for_s=shown_s)
     assert node.progress.value <= (node.now - node.rounds.start) / ROUND_S / (1e-3 if kind == "steps" else 1.0) + 1
-    assert why_not_first(node.progress.value) != "", "nobody can tell yet that it is a liar"
+    assert first_state_refusal(node.progress.value) != "", "nobody can tell yet that it is a liar"
     node.now += REMEMBERED * MAX_RECORD_TTL_S
-    assert why_not_first(node.progress.value) == ""
+    assert first_state_refusal(node.progress.value) == ""
     node.start()
     assert node.progress.value == 0
 
@@ -76,14 +76,14 @@ def test_a_run_that_was_seen_for_long_is_remembered_over_restarts(tmp_path: Path
     node.start()
     assert node.progress.value == 57
     node.now += 0.9 * REMEMBERED * 3600.0
-    assert "round 57" in why_not_first(node.progress.value)
+    assert "round 57" in first_state_refusal(node.progress.value)
     node.now += 0.2 * REMEMBERED * 3600.0
-    assert why_not_first(node.progress.value) == ""
+    assert first_state_refusal(node.progress.value) == ""
 
 
 def test_one_peer_alone_does_not_move_it(tmp_path: Path) -> None:
     node = Node(tmp_path, age_s=600.0)
-    assert why_not_first(node.progress.value) == ""
+    assert first_state_refusal(node.progress.value) == ""
     node.sees(trains("a", 5), trains("liar", 2**50), for_s=60.0)
     assert node.progress.value == 5
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.protocol.model.fragments import PATTERNS, block_of, block_spans, cut, why_not
+from peer.protocol.model.fragments import PATTERNS, block_of, block_spans, cut, cut_problem
 from peer.protocol.model.layout import Layout, TensorSpec
 
 
@@ -86,7 +86,7 @@ TENSORS = st.lists(
 def test_a_cut_has_every_tensor_once_and_no_empty_fragment(
     tensors: list[TensorSpec], fragments: int, pattern: str, apart: bool
 ) -> None:
-    if why_not(tensors, fragments=fragments, pattern=pattern, apart=apart):
+    if cut_problem(tensors, fragments=fragments, pattern=pattern, apart=apart):
         with pytest.raises(AssertionError):
             cut(tensors, fragments=fragments, pattern=pattern, apart=apart)
         return
@@ -109,7 +109,7 @@ def test_a_cut_has_every_tensor_once_and_no_empty_fragment(
 def test_no_block_is_torn_and_none_has_two_more_than_another(
     tensors: list[TensorSpec], fragments: int, pattern: str
 ) -> None:
-    if why_not(tensors, fragments=fragments, pattern=pattern):
+    if cut_problem(tensors, fragments=fragments, pattern=pattern):
         return
     layout = cut(tensors, fragments=fragments, pattern=pattern)
     held = [{block_of(t.name) for t in layout.tensors[a:b]} - {None} for a, b in layout.fragments]
@@ -119,7 +119,7 @@ def test_no_block_is_torn_and_none_has_two_more_than_another(
 
 @given(TENSORS, st.integers(1, 12))
 def test_the_largest_balanced_fragment_is_bounded(tensors: list[TensorSpec], fragments: int) -> None:
-    if why_not(tensors, fragments=fragments, pattern="balanced"):
+    if cut_problem(tensors, fragments=fragments, pattern="balanced"):
         assert fragments > len(tensors)
         return
     layout = cut(tensors, fragments=fragments, pattern="balanced")
@@ -140,12 +140,12 @@ def test_the_largest_balanced_fragment_is_bounded(tensors: list[TensorSpec], fra
     ],
 )
 def test_what_cannot_be_cut_says_why(fragments: int, pattern: str, apart: bool, words: str) -> None:
-    assert words in why_not(model(3), fragments=fragments, pattern=pattern, apart=apart)
+    assert words in cut_problem(model(3), fragments=fragments, pattern=pattern, apart=apart)
 
 
 def test_a_model_of_blocks_only_has_nothing_to_set_apart() -> None:
     blocks = [tensor for tensor in model(3) if block_of(tensor.name) is not None]
-    assert "nothing outside" in why_not(blocks, fragments=3, pattern="strided", apart=True)
+    assert "nothing outside" in cut_problem(blocks, fragments=3, pattern="strided", apart=True)
 
 
 def test_the_digest_tells_orders_and_cuts_apart() -> None:

@@ -85,7 +85,7 @@ def test_slow_machine_takes_the_longer_work_of_fast_partners() -> None:
     ratio = WorkRatio()
     assert ratio.value == 1.0
     for _ in range(REMEMBERED):
-        ratio.told(2000, 100)
+        ratio.observe(2000, 100)
     assert ratio.value == MOST_RATIO
     memory = FragmentDistances()
     for _ in range(REMEMBERED):
@@ -96,15 +96,15 @@ def test_slow_machine_takes_the_longer_work_of_fast_partners() -> None:
 def test_ratio_is_no_liars_to_choose() -> None:
     ratio = WorkRatio()
     for number in range(REMEMBERED):
-        ratio.told(10**15 if number % 3 == 0 else 100, 100)
-    ratio.told(0, 100)
-    ratio.told(100, 0)
+        ratio.observe(10**15 if number % 3 == 0 else 100, 100)
+    ratio.observe(0, 100)
+    ratio.observe(100, 0)
     assert ratio.value == 1.0
 
 
 def test_memory_outlives_a_restart() -> None:
     memory = ClipMemory()
-    memory.ratio.told(300, 100)
+    memory.ratio.observe(300, 100)
     for number in range(2 * REMEMBERED):
         memory.of(number % 2).clip(1.0, number / 10, 1.0)
     again = ClipMemory.from_json(json.loads(json.dumps(memory.to_json())))

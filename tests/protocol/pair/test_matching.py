@@ -80,10 +80,10 @@ def test_a_pair_needs_a_relay_if_neither_has_an_address(mine: Reach, theirs: Rea
 def test_a_peer_that_finds_out_that_it_is_closed_before_the_round_opens_says_so() -> None:
     a, b = peers(2)
     made = Matching(RUN, KEY, a)
-    made.opens(Reach.RELAYED)
+    made.set_own_reach(Reach.RELAYED)
     made.add([b])
     assert made.actions(0.0)[0].offer.reach is Reach.RELAYED
-    made.opens(Reach.DIRECT)
+    made.set_own_reach(Reach.DIRECT)
     assert made.reach is Reach.RELAYED, "candidates are ranked by it already"
 
 
@@ -144,7 +144,7 @@ def test_a_candidate_that_is_ready_too_late_is_out() -> None:
     mine.actions(0.0)
     mine.on_answer(b, Answer(Verdict.LATER, eta_s=6.0), 0.0)
     assert mine.exhausted
-    assert "1 behind" in mine.why_alone()
+    assert "1 behind" in mine.solo_reason()
 
 
 def test_a_lost_partner_is_replaced() -> None:
@@ -289,7 +289,7 @@ def test_unwanted_candidates_are_out_unless_they_are_being_asked() -> None:
     assert [send.to for send in made.actions(0.1)] == [second]
     made.on_answer(second, Answer(Verdict.TAKEN), 0.2)
     assert made.exhausted
-    assert made.why_alone() == "4 candidates: 2 unwanted, 2 taken"
+    assert made.solo_reason() == "4 candidates: 2 unwanted, 2 taken"
     assert rest
 
 
@@ -299,16 +299,16 @@ def test_the_course_changes_with_what_there_is_to_do_and_only_then() -> None:
     made = pairing(me, others)
     made.actions(0.0)
     made.on_answer(first, Answer(Verdict.HELD), 0.0)
-    course = made.course
+    course = made.decision_state
     made.on_offer(third, 0.0)
-    assert made.course == course, "one that is not our best waits"
+    assert made.decision_state == course, "one that is not our best waits"
     made.on_withdraw(second)
-    assert made.course == course, "nor does it matter that such a one is gone"
+    assert made.decision_state == course, "nor does it matter that such a one is gone"
     made.on_withdraw(first)
-    assert made.course != course, "the best is gone"
-    course = made.course
+    assert made.decision_state != course, "the best is gone"
+    course = made.decision_state
     made.on_offer(third, 0.0)
-    assert made.course != course
+    assert made.decision_state != course
     assert made.locked == third
 
 
@@ -481,7 +481,7 @@ def test_a_lock_ends_whoever_asked_for_it_when_the_other_takes_it_back() -> None
     mine.on_withdraw(second)
     assert mine.locked is None
     assert [send.to for send in mine.actions(0.0)] == [third]
-    assert mine.why_alone() == "3 candidates: 2 let go of us, 1 undecided"
+    assert mine.solo_reason() == "3 candidates: 2 let go of us, 1 undecided"
 
 
 def test_those_that_did_not_answer_lately_are_asked_last_unless_they_call() -> None:

@@ -121,7 +121,7 @@ def grown(count: int, rounds: int, liars: int = 0) -> tuple[list[float], float]:
         present = [everybody[i] for i in here]
         first = [proven[i].going_first([p for p in present if p != everybody[i]]) for i in here]
         among = [proven[i].among(present) for i in here]
-        tired = [met[i].tired_of(round_, len(present), among[i]) for i in here]
+        tired = [met[i].all_met_too_often(round_, len(present), among[i]) for i in here]
         pairs = matched(
             len(present),
             round_,

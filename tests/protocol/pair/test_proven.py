@@ -72,7 +72,7 @@ def test_a_vouched_peer_and_the_peer_itself_vouch_for_nobody() -> None:
     for voucher in (*FRIENDS[1:VOUCHERS], FRIENDS[-1], OTHER):
         vouch(proven, OTHER, voucher)
     assert OTHER not in proven
-    proven.disgraced(ONE)
+    proven.revoke(ONE)
     for voucher in (*FRIENDS[: VOUCHERS - 1], ONE):
         vouch(proven, ONE, voucher)
     assert ONE not in proven
@@ -83,7 +83,7 @@ def test_a_disgraced_peer_is_a_stranger_and_so_are_those_it_stood_for() -> None:
     prove(proven, *FRIENDS[:VOUCHERS])
     for friend in FRIENDS[:VOUCHERS]:
         vouch(proven, ONE, friend)
-    proven.disgraced(FRIENDS[0])
+    proven.revoke(FRIENDS[0])
     assert FRIENDS[0] not in proven
     assert ONE not in proven
     prove(proven, FRIENDS[-1])
@@ -129,26 +129,26 @@ def test_it_is_the_same_after_a_restart() -> None:
     for friend in FRIENDS[:VOUCHERS]:
         vouch(proven, ONE, friend)
     proven.accepted(OTHER)
-    kept = proven.take_news()
+    kept = proven.pack_if_changed()
     assert kept is not None
     again = unpack(kept)
-    assert again.take_news() is None
+    assert again.pack_if_changed() is None
     assert set(again) == set(proven)
     assert again.pack() == proven.pack()
     for _ in range(NEEDED - 1):
         again.accepted(OTHER)
     assert OTHER in again
-    assert again.take_news() == again.pack()
+    assert again.pack_if_changed() == again.pack()
 
 
 def test_nothing_new_is_nothing_to_keep() -> None:
     proven = ProvenPeers()
     prove(proven, ONE)
-    assert proven.take_news() is not None
+    assert proven.pack_if_changed() is not None
     proven.accepted(ONE)
     vouch(proven, ONE, OTHER)
-    proven.disgraced(OTHER)
-    assert proven.take_news() is None
+    proven.revoke(OTHER)
+    assert proven.pack_if_changed() is None
 
 
 def test_floods_of_keys_are_forgotten_first_in_first_out() -> None:

@@ -63,9 +63,9 @@ def test_its_owner_cannot_count_a_round_twice() -> None:
 
 def test_its_owner_cannot_speak_for_a_partner() -> None:
     first = RECEIPTS[0]
-    kinder = Countersigned(first.ours, SwapOpinion(100, accepted=True, gain=15), first.signature)
+    kinder = Countersigned(first.own_statement, SwapOpinion(100, accepted=True, gain=15), first.signature)
     assert breaks(chained(OWNER, [kinder])) == (1, f"the signature of the partner {ONE.id} does not hold")
-    by_itself = Countersigned(first.ours, first.theirs, OWNER.signer.sign(first.statement.to_bytes()))
+    by_itself = Countersigned(first.own_statement, first.partner_opinion, OWNER.signer.sign(first.statement.to_bytes()))
     assert breaks(chained(OWNER, [by_itself]))[0] == 1
 
 

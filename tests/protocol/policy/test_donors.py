@@ -48,22 +48,22 @@ from peer.protocol.policy.donors import (
     WeighedState,
     busy_wait_s,
     clearly_better,
+    discard_reason,
     donors_of_last,
     donors_of_mean,
     donors_of_reset,
+    doubt_reason,
+    first_state_refusal,
+    impossible_reason,
     judge_checkpoint,
     keep_again_s,
+    kept_state_refusal,
+    mean_exclusion_reason,
     recruit_pauses,
     retry_wait_s,
     states_apart,
-    too_old,
-    why_doubted,
-    why_impossible,
-    why_not_first,
-    why_not_in_mean,
-    why_not_keep,
-    why_not_kept,
-    why_too_large,
+    too_large_reason,
+    too_old_reason,
     with_own_state,
 )
 
@@ -141,7 +141,7 @@ def test_nodes_and_proven_peers_are_asked_in_any_crowd_unless_they_were_silent()
     policy = pairs(nodes={PeerId("node")}, proven={PeerId("proven")})
     assert [one.peer_id for one in policy.next_wave([*crowd, *known], ())][:2] == ["node", "proven"]
     policy.silent(PeerId("node"))
-    policy.useless(PeerId("proven"))
+    policy.mark_invalid(PeerId("proven"))
     assert {"node", "proven"}.isdisjoint(one.peer_id for one in policy.next_wave([*crowd, *known], ()))
 
 
@@ -181,10 +181,10 @@ def test_lost_donors_come_back_soon_refused_ones_later_and_liars_never() -> None
     policy, some = pairs(), [record(name) for name in ("lost", "refused", "liar", "fine")]
     policy.lost([PeerId("lost")], 100.0)
     policy.refuse(PeerId("refused"), 100.0)
-    policy.outlaw([PeerId("liar")])
+    policy.ban_donors([PeerId("liar")])
 
     def free(now: float) -> list[str]:
-        return [one.peer_id for one in policy.not_left_alone(some, now)]
+        return [one.peer_id for one in policy.available(some, now)]
 
     assert free(100.0) == ["fine"]
     policy.lost([PeerId("lost")], 105.0)
@@ -244,8 +244,8 @@ def test_a_fetch_gives_up_after_a_time_without_pieces_which_liars_do_not_prolong
 def test_a_node_s_state_serves_while_it_is_recent(
     status: Status, round_: int, announced: int, run_round: int, outdated: bool
 ) -> None:
-    assert bool(too_old(record("node", announced, status), round_, run_round)) is outdated
-    assert too_old(record("peer", announced, T), round_, run_round) == ""
+    assert bool(too_old_reason(record("node", announced, status), round_, run_round)) is outdated
+    assert too_old_reason(record("peer", announced, T), round_, run_round) == ""
 
 
 def test_an_offer_that_is_too_old_is_none_and_its_reason_is_kept() -> None:
@@ -261,7 +261,7 @@ def test_nobody_names_a_round_that_the_run_cannot_have_reached() -> None:
     assert len(offers.offered) == 2
     offers.bound(100)
     assert names(offers.offered) == {"a"}
-    assert "101" in offers.why_not[PeerId("liar")]
+    assert "101" in offers.rejections[PeerId("liar")]
 
 
 def test_no_donor_gives_another_first_state_than_the_one_that_was_signed() -> None:
@@ -271,7 +271,7 @@ def test_no_donor_gives_another_first_state_than_the_one_that_was_signed() -> No
     assert len(offers.offered) == 3, "without a digest of it any may be"
     offers.ensure_first([Signed(25, "2222"), Signed(0, "1111")])
     assert names(offers.offered) == {"honest", "later"}
-    assert "signed" in offers.why_not[PeerId("liar")]
+    assert "signed" in offers.rejections[PeerId("liar")]
 
 
 HONEST = [offer(f"honest {n}", mark="11", block=f"203.0.{n}") for n in range(5)]
@@ -415,27 +415,27 @@ def losses(mean: float, spread: float = 0.1, count: int = 8) -> StateLosses:
 
 
 def test_a_trained_state_is_good_and_an_untrained_one_is_in_early_rounds() -> None:
-    assert why_doubted(losses(2.0), LATE) == ""
-    assert why_doubted(losses(GUESS + UNTRAINED / 2), EARLY_ROUNDS) == ""
-    assert "no better than a guess" in why_doubted(losses(GUESS), LATE)
-    assert why_impossible(losses(GUESS)) == ""
+    assert doubt_reason(losses(2.0), LATE) == ""
+    assert doubt_reason(losses(GUESS + UNTRAINED / 2), EARLY_ROUNDS) == ""
+    assert "no better than a guess" in doubt_reason(losses(GUESS), LATE)
+    assert impossible_reason(losses(GUESS)) == ""
 
 
 def test_more_than_an_untrained_model_is_impossible_but_for_the_windows_own_spread() -> None:
-    assert "untrained" in why_impossible(losses(GUESS + 1.1 * UNTRAINED))
-    assert why_impossible(losses(GUESS + 1.1 * UNTRAINED, spread=2.0)) == ""
+    assert "untrained" in impossible_reason(losses(GUESS + 1.1 * UNTRAINED))
+    assert impossible_reason(losses(GUESS + 1.1 * UNTRAINED, spread=2.0)) == ""
 
 
 @pytest.mark.parametrize("wild", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_is_impossible(wild: float) -> None:
     found = StateLosses((*losses(2.0).windows, wild), GUESS)
-    assert "not finite" in why_impossible(found)
+    assert "not finite" in impossible_reason(found)
     assert clearly_better(losses(9.0, count=9), found)
     assert not clearly_better(found, losses(9.0, count=9))
 
 
 def test_few_windows_say_nothing() -> None:
-    assert why_doubted(losses(99.0, count=LEAST_WINDOWS - 1), LATE) == ""
+    assert doubt_reason(losses(99.0, count=LEAST_WINDOWS - 1), LATE) == ""
 
 
 def test_better_is_what_chance_does_not_explain() -> None:
@@ -447,10 +447,10 @@ def test_better_is_what_chance_does_not_explain() -> None:
 
 
 def test_values_of_absurd_size_are_no_state() -> None:
-    assert why_too_large(0.02) == ""
-    assert why_too_large(1.01 * MOST_RMS)
-    assert why_too_large(math.inf)
-    assert why_too_large(math.nan)
+    assert too_large_reason(0.02) == ""
+    assert too_large_reason(1.01 * MOST_RMS)
+    assert too_large_reason(math.inf)
+    assert too_large_reason(math.nan)
 
 
 def weighed(mean: float) -> WeighedState:
@@ -516,22 +516,22 @@ def test_states_are_kept_of_peers_and_a_reset_comes_from_nodes() -> None:
 
 def test_what_is_good_enough_to_be_kept() -> None:
     late = COMPARED_ROUNDS + 1
-    assert why_not_keep(9.0, None, late) == ""
-    assert why_not_keep(9.0, 1.0, COMPARED_ROUNDS) == ""
-    assert why_not_keep(1.0 + WORSE_BY - 1e-9, 1.0, late) == ""
-    assert "worse" in why_not_keep(1.0 + WORSE_BY + 1e-6, 1.0, late)
+    assert discard_reason(9.0, None, late) == ""
+    assert discard_reason(9.0, 1.0, COMPARED_ROUNDS) == ""
+    assert discard_reason(1.0 + WORSE_BY - 1e-9, 1.0, late) == ""
+    assert "worse" in discard_reason(1.0 + WORSE_BY + 1e-6, 1.0, late)
     for loss in (math.nan, math.inf):
-        assert str(loss) in why_not_keep(loss, None, 0)
-    assert why_not_in_mean(40, 40 + OLD_ROUNDS) == ""
-    assert "far from the run's" in why_not_in_mean(40, 41 + OLD_ROUNDS)
+        assert str(loss) in discard_reason(loss, None, 0)
+    assert mean_exclusion_reason(40, 40 + OLD_ROUNDS) == ""
+    assert "far from the run's" in mean_exclusion_reason(40, 41 + OLD_ROUNDS)
 
 
 def test_the_node_says_when_what_it_has_is_too_old() -> None:
-    assert why_not_first(FIRST_ROUNDS) == ""
-    assert "round 57" in why_not_first(57)
-    assert why_not_kept(90 - KEPT_ROUNDS, 90, alone_s=0.0) == ""
-    assert "round 90" in why_not_kept(39, 90, alone_s=0.0)
-    assert why_not_kept(39, 90, alone_s=ALONE_S + 1) == ""
+    assert first_state_refusal(FIRST_ROUNDS) == ""
+    assert "round 57" in first_state_refusal(57)
+    assert kept_state_refusal(90 - KEPT_ROUNDS, 90, alone_s=0.0) == ""
+    assert "round 90" in kept_state_refusal(39, 90, alone_s=0.0)
+    assert kept_state_refusal(39, 90, alone_s=ALONE_S + 1) == ""
 
 
 @pytest.mark.parametrize(

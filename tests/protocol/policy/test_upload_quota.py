@@ -23,9 +23,9 @@ from peer.protocol.policy.upload_quota import (
     first_of_next,
     lost,
     on_the_line,
+    quota_excess,
+    quota_reason,
     size,
-    too_much,
-    why_used,
 )
 
 GB = 10**9
@@ -141,10 +141,10 @@ def test_a_lost_count_is_taken_for_the_most_it_can_have_been() -> None:
 
 def test_sentences_say_which_budget_and_until_when() -> None:
     limits = UploadLimits(5 * GB, 100 * GB)
-    assert why_used(limits, "day", 1, at()) == "today's upload of 5 GB is used. Next exchange after 00:00"
-    month = why_used(limits, "month", 1, at())
+    assert quota_reason(limits, "day", 1, at()) == "today's upload of 5 GB is used. Next exchange after 00:00"
+    month = quota_reason(limits, "month", 1, at())
     assert month == "this month's upload of 100 GB is used. Next exchange after 00:00 on 2026-12-01"
-    never = why_used(UploadLimits(day=GB), "day", GB, at())
+    never = quota_reason(UploadLimits(day=GB), "day", GB, at())
     assert never.startswith("a day's upload of 1 GB never holds an exchange of 1 GB besides the 346 MB of control")
 
 
@@ -175,7 +175,7 @@ def test_a_small_quota_of_a_day_exchanges_in_rounds_of_five_minutes() -> None:
     limits, payload = UploadLimits(day=50 * 10**6), 10**6
     kept = book(limits)
     assert kept.lacking(payload, at(day_left_s=DAY_S)) == "day"
-    kept.keep_back(control_rate(300.0))
+    kept.reserve_control(control_rate(300.0))
     kept.turn(at(), 1.0)
     exchanges, day = 0, at(day_left_s=DAY_S)
     while kept.lacking(payload, day) is None:
@@ -183,8 +183,8 @@ def test_a_small_quota_of_a_day_exchanges_in_rounds_of_five_minutes() -> None:
         exchanges += 1
     assert exchanges == 24, "25 MB are kept back for control traffic"
     need = UploadNeed(nbytes=payload, day=20.0 * payload, sync_every=300.0)
-    assert "never" in too_much(limits, need)
-    assert too_much(limits, replace(need, control=control_rate(300.0))) == ""
+    assert "never" in quota_excess(limits, need)
+    assert quota_excess(limits, replace(need, control=control_rate(300.0))) == ""
 
 
 def test_the_allowance_falls_with_the_length_of_rounds() -> None:
@@ -198,26 +198,26 @@ NEED = UploadNeed(nbytes=10 * 10**6, day=10 * GB, sync_every=60.0)
 
 
 def test_a_run_that_fits_is_no_word_worth() -> None:
-    assert too_much(UploadLimits(day=11 * GB), NEED) == ""
-    assert too_much(UploadLimits(), NEED) == ""
+    assert quota_excess(UploadLimits(day=11 * GB), NEED) == ""
+    assert quota_excess(UploadLimits(), NEED) == ""
 
 
 def test_a_run_that_does_not_fit_is_told_with_a_sync_every_that_would() -> None:
-    told = too_much(UploadLimits(day=5 * GB), NEED)
+    told = quota_excess(UploadLimits(day=5 * GB), NEED)
     assert "uploads 10.3 GB, 346 MB of it control traffic, both estimated, and the budget is 5 GB a day" in told
     assert "it would last 11.2 of 24 hours" in told
     sync_every = float(told.rpartition("sync_every of ")[2].partition(" s")[0])
     assert sync_every == 129
     slower = UploadNeed(NEED.nbytes, NEED.day * NEED.sync_every / sync_every, sync_every)
-    assert too_much(UploadLimits(day=5 * GB), slower) == ""
+    assert quota_excess(UploadLimits(day=5 * GB), slower) == ""
     faster = UploadNeed(NEED.nbytes, NEED.day * NEED.sync_every / (sync_every - 1), sync_every - 1)
-    assert too_much(UploadLimits(day=5 * GB), faster) != ""
+    assert quota_excess(UploadLimits(day=5 * GB), faster) != ""
 
 
 def test_a_month_has_31_days() -> None:
-    assert too_much(UploadLimits(month=333 * GB), NEED) == ""
-    assert "it would last 28.9 of 31 days" in too_much(UploadLimits(month=300 * GB), NEED)
+    assert quota_excess(UploadLimits(month=333 * GB), NEED) == ""
+    assert "it would last 28.9 of 31 days" in quota_excess(UploadLimits(month=300 * GB), NEED)
 
 
 def test_a_budget_below_the_control_traffic_holds_nothing_ever() -> None:
-    assert "never holds an exchange" in too_much(UploadLimits(day=300 * 10**6), NEED)
+    assert "never holds an exchange" in quota_excess(UploadLimits(day=300 * 10**6), NEED)

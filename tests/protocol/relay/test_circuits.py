@@ -50,12 +50,12 @@ class Relay:
 def test_a_slip_of_each_end_leads_to_its_circuit_once() -> None:
     relay = Relay(HOME)
     circuit = relay.call()
-    assert (circuit.caller.owner, circuit.target.owner) == (CALLER, HOME)
-    assert len(circuit.caller.code) == len(circuit.target.code) == SLIP_BYTES
-    assert relay.table.claim(circuit.target.code, NOW) == (circuit, False)
-    assert relay.table.claim(circuit.caller.code, NOW + 1) == (circuit, True)
-    assert relay.table.claim(circuit.caller.code, NOW + 1) is None
-    assert relay.table.claim(circuit.target.code, NOW + 1) is None
+    assert (circuit.caller_slip.owner, circuit.target_slip.owner) == (CALLER, HOME)
+    assert len(circuit.caller_slip.code) == len(circuit.target_slip.code) == SLIP_BYTES
+    assert relay.table.claim(circuit.target_slip.code, NOW) == (circuit, False)
+    assert relay.table.claim(circuit.caller_slip.code, NOW + 1) == (circuit, True)
+    assert relay.table.claim(circuit.caller_slip.code, NOW + 1) is None
+    assert relay.table.claim(circuit.target_slip.code, NOW + 1) is None
     assert relay.table.open == 1, "both ends are there: it goes on"
     relay.table.close(circuit)
     assert relay.table.open == 0
@@ -64,8 +64,8 @@ def test_a_slip_of_each_end_leads_to_its_circuit_once() -> None:
 def test_a_slip_is_good_for_some_seconds() -> None:
     relay = Relay(HOME)
     circuit = relay.call()
-    assert relay.table.claim(circuit.target.code, NOW + CLAIM_S - 0.001) == (circuit, False)
-    assert relay.table.claim(circuit.caller.code, NOW + CLAIM_S) is None
+    assert relay.table.claim(circuit.target_slip.code, NOW + CLAIM_S - 0.001) == (circuit, False)
+    assert relay.table.claim(circuit.caller_slip.code, NOW + CLAIM_S) is None
     assert relay.table.open == 0, "the end that came in time alone is no circuit"
 
 
@@ -74,15 +74,15 @@ def test_what_was_not_drawn_is_no_slip(shown: bytes) -> None:
     relay = Relay(HOME)
     circuit = relay.call()
     assert relay.table.claim(shown, NOW) is None
-    assert relay.table.claim(circuit.caller.code[:-1], NOW) is None
-    assert relay.table.claim(circuit.caller.code, NOW) == (circuit, True)
+    assert relay.table.claim(circuit.caller_slip.code[:-1], NOW) is None
+    assert relay.table.claim(circuit.caller_slip.code, NOW) == (circuit, True)
 
 
 def test_no_slip_comes_twice() -> None:
     relay, slips = Relay(HOME), Counter[bytes]()
     for _ in range(500):
         circuit = relay.call()
-        slips.update([circuit.caller.code, circuit.target.code])
+        slips.update([circuit.caller_slip.code, circuit.target_slip.code])
         relay.table.close(circuit)
     assert len(slips) == 1000
 
@@ -103,7 +103,7 @@ def test_a_place_that_was_given_back_leads_nowhere_and_open_circuits_go_on() -> 
     assert not relay.table.has_place(HOME)
     with pytest.raises(CircuitRefused):
         relay.call()
-    assert relay.table.claim(circuit.caller.code, NOW) == (circuit, True)
+    assert relay.table.claim(circuit.caller_slip.code, NOW) == (circuit, True)
 
 
 def test_a_peer_that_reserves_again_keeps_its_place() -> None:
@@ -155,7 +155,7 @@ def test_one_address_with_many_keys_does_not_take_a_peer_from_the_others() -> No
     assert refused.value.code == "busy"
     relay.call("somebody", block="elsewhere")
     assert relay.ended == [crowd[-1]], "the youngest of the crowd gives way"
-    assert relay.table.claim(crowd[-1].caller.code, NOW) is None, "and its slips are void"
+    assert relay.table.claim(crowd[-1].caller_slip.code, NOW) is None, "and its slips are void"
     for number in range(OF_TARGET_FOR_PROVEN):
         relay.call(f"friend {number}", block="crowd", proven=True)
     assert len(relay.ended) == 1
@@ -172,7 +172,7 @@ def test_one_address_with_many_keys_does_not_take_the_relay_from_the_others() ->
     for number in range(30):
         relay.call(f"somebody {number}", homes[number % len(homes)], f"block {number}")
     assert len(relay.ended) == 30
-    assert all(ended.caller.owner.startswith("key") for ended in relay.ended)
+    assert all(ended.caller_slip.owner.startswith("key") for ended in relay.ended)
     assert relay.table.open == strangers
 
 
@@ -195,13 +195,13 @@ def test_whatever_comes_the_books_agree(seed: int) -> None:
                 open_ones.remove(ended)
         elif open_ones and action < 0.9:
             circuit = rng.choice(open_ones)
-            relay.table.claim(rng.choice([circuit.caller, circuit.target]).code, now)
+            relay.table.claim(rng.choice([circuit.caller_slip, circuit.target_slip]).code, now)
         elif open_ones:
             relay.table.close(open_ones.pop(rng.randrange(len(open_ones))))
         live = list(relay.table._circuits.values())
         assert relay.table.open == len(live) == len(relay.table._shares) <= CIRCUITS
-        assert max(Counter(one.caller.owner for one in live).values(), default=0) <= CIRCUITS_OF_CALLER
-        of_targets = Counter(one.target.owner for one in live)
+        assert max(Counter(one.caller_slip.owner for one in live).values(), default=0) <= CIRCUITS_OF_CALLER
+        of_targets = Counter(one.target_slip.owner for one in live)
         assert all(count <= CIRCUITS_OF_TARGET for count in of_targets.values())
         assert of_targets == {target: len(places) for target, places in relay.table._of_target.items()}
         assert len(relay.table._slips) <= 2 * relay.table.open

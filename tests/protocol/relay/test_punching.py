@@ -12,8 +12,10 @@ SEEN = "198.51.100.7:4810"
 ONE = PeerId("one")
 
 
-def why_not(memory: PunchMemory, peer: PeerId = ONE, seen: str = SEEN, now: float = NOW, private: bool = False) -> str:
-    return memory.why_not(peer, seen, private_run=private, now=now)
+def skip_reason(
+    memory: PunchMemory, peer: PeerId = ONE, seen: str = SEEN, now: float = NOW, private: bool = False
+) -> str:
+    return memory.skip_reason(peer, seen, private_run=private, now=now)
 
 
 @pytest.mark.parametrize(
@@ -30,21 +32,21 @@ def why_not(memory: PunchMemory, peer: PeerId = ONE, seen: str = SEEN, now: floa
     ],
 )
 def test_only_an_address_that_can_be_the_other_ends_is_punched_to(seen: str, private: bool, why: str) -> None:
-    found = why_not(PunchMemory(), seen=seen, private=private)
+    found = skip_reason(PunchMemory(), seen=seen, private=private)
     assert found == why if not why else why in found
 
 
 def test_a_failure_with_a_peer_makes_a_pause_that_grows() -> None:
     memory, now = PunchMemory(), NOW
     memory.failed(ONE, now)
-    assert "tried again in 30 s" in why_not(memory, now=now + FIRST_PAUSE_S - 30)
-    assert why_not(memory, PeerId("two"), now=now) == "", "others are tried"
+    assert "tried again in 30 s" in skip_reason(memory, now=now + FIRST_PAUSE_S - 30)
+    assert skip_reason(memory, PeerId("two"), now=now) == "", "others are tried"
     pauses = []
     for _ in range(10):
         now += LONGEST_PAUSE_S
-        assert why_not(memory, now=now) == ""
+        assert skip_reason(memory, now=now) == ""
         memory.failed(ONE, now)
-        pauses.append(next(s for s in range(0, 4000, 10) if not why_not(memory, now=now + s)))
+        pauses.append(next(s for s in range(0, 4000, 10) if not skip_reason(memory, now=now + s)))
     assert pauses[:3] == [2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S, 8 * FIRST_PAUSE_S]
     assert pauses[-1] == LONGEST_PAUSE_S
 
@@ -52,17 +54,17 @@ def test_a_failure_with_a_peer_makes_a_pause_that_grows() -> None:
 def test_our_own_router_is_blamed_when_it_works_with_nobody() -> None:
     memory = PunchMemory()
     for number in range(LOST):
-        assert why_not(memory, PeerId("new")) == ""
+        assert skip_reason(memory, PeerId("new")) == ""
         memory.failed(PeerId(f"peer {number}"), NOW)
-    assert "our router" in why_not(memory, PeerId("new"))
-    assert why_not(memory, PeerId("new"), now=NOW + OWN_PAUSE_S) == ""
+    assert "our router" in skip_reason(memory, PeerId("new"))
+    assert skip_reason(memory, PeerId("new"), now=NOW + OWN_PAUSE_S) == ""
 
 
 def test_one_peer_alone_says_nothing_of_our_router() -> None:
     memory = PunchMemory()
     for _ in range(2 * LOST):
         memory.failed(ONE, NOW)
-    assert why_not(memory, PeerId("new")) == ""
+    assert skip_reason(memory, PeerId("new")) == ""
 
 
 def test_a_success_forgives_everything() -> None:
@@ -70,9 +72,9 @@ def test_a_success_forgives_everything() -> None:
     for number in range(LOST):
         memory.failed(PeerId(f"peer {number}"), NOW)
     memory.worked(PeerId("peer 0"))
-    assert why_not(memory, PeerId("peer 0")) == ""
-    assert why_not(memory, PeerId("new")) == ""
-    assert "failed with this peer" in why_not(memory, PeerId("peer 1"))
+    assert skip_reason(memory, PeerId("peer 0")) == ""
+    assert skip_reason(memory, PeerId("new")) == ""
+    assert "failed with this peer" in skip_reason(memory, PeerId("peer 1"))
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -50,7 +50,7 @@ def asked(membership: Membership, now: float, able: list[PeerId] = OTHERS) -> li
 
 def denied_by_all(membership: Membership, now: float) -> None:
     for peer in OTHERS[:WITNESSES]:
-        membership.word(peer, X, False, "no answer", now)
+        membership.on_witness_answer(peer, X, False, "no answer", now)
 
 
 def test_a_suspect_stays_a_candidate_and_others_are_asked_about_it_one_by_one() -> None:
@@ -78,13 +78,13 @@ def test_out_takes_the_word_of_three_and_time_without_a_record_while_others_anno
     _, (changed,) = membership.checks(OTHERS, 100 + CONFIRM_S, random.Random(0))
     assert (changed.peer, changed.change) == (X, LivenessChange.OUT)
     assert membership.out(X)
-    assert membership.outs() == {X}
+    assert membership.peers_out() == {X}
 
 
 def test_two_words_are_not_enough_where_there_are_more_peers() -> None:
     membership = suspecting()
     for peer in OTHERS[: WITNESSES - 1]:
-        membership.word(peer, X, False, "no answer", 105.0)
+        membership.on_witness_answer(peer, X, False, "no answer", 105.0)
     membership.seen(dated([(X, 90.0), (A, 110.0)]), 112.0)
     assert membership.checks(OTHERS, 500.0, random.Random(0))[1] == []
     assert membership.checks([A, B], 500.0, random.Random(0))[1] != [], "unless those two are all there are"
@@ -119,7 +119,7 @@ def test_a_later_record_a_call_or_a_witness_brings_it_back(out: bool) -> None:
             case "call":
                 (changed,) = membership.heard(X, 132.0)
             case _:
-                (changed,) = membership.word(A, X, True, "it answers", 132.0)
+                (changed,) = membership.on_witness_answer(A, X, True, "it answers", 132.0)
         assert changed.change is (LivenessChange.VOUCHED if way == "word" and not out else LivenessChange.BACK)
         assert membership.cases() == {}
         assert changed.seconds == 32.0
@@ -127,7 +127,7 @@ def test_a_later_record_a_call_or_a_witness_brings_it_back(out: bool) -> None:
 
 def test_one_that_others_reach_is_not_suspected_again_for_a_while() -> None:
     membership = suspecting()
-    membership.word(A, X, True, "it answers", 105.0)
+    membership.on_witness_answer(A, X, True, "it answers", 105.0)
     assert membership.failed(X, 105.0 + VOUCHED_S - 1, "no answer") == []
     assert membership.failed(X, 105.0 + VOUCHED_S, "no answer") != []
 
@@ -162,11 +162,11 @@ def test_silence_all_around_is_our_own_connection() -> None:
     membership = Membership(CONFIRM_S)
     membership.heard(A, 90.0)
     membership.failed(A, 100.0, "no answer")
-    assert membership.cut_off(105.0) is None, "one alone is its own trouble"
+    assert membership.isolated_s(105.0) is None, "one alone is its own trouble"
     membership.failed(B, 101.0, "no answer")
-    assert membership.cut_off(110.0) == 10.0
+    assert membership.isolated_s(110.0) == 10.0
     membership.heard(C, 111.0)
-    assert membership.cut_off(112.0) is None
+    assert membership.isolated_s(112.0) is None
 
 
 def test_memory_is_bounded() -> None:
@@ -234,10 +234,12 @@ def test_never_out_while_some_live_peer_exchanges_with_it_and_always_out_when_de
                 if not (world.alive(by, now) and world.passes(peer, by)):
                     views[peer].failed(check.by, now, "no answer")
                     continue
-                ago = views[by].heard_ago(check.about, now)
+                ago = views[by].contact_age_s(check.about, now)
                 reaches = world.alive(about, now) and world.passes(by, about)
                 views[peer].heard(check.by, now)
-                views[peer].word(check.by, check.about, reaches or (ago is not None and ago <= HEARD_S), "", now)
+                views[peer].on_witness_answer(
+                    check.by, check.about, reaches or (ago is not None and ago <= HEARD_S), "", now
+                )
             for one in changed:
                 if one.change is LivenessChange.OUT:
                     about = names.index(one.peer)

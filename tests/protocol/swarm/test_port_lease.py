@@ -9,13 +9,13 @@ from peer.protocol.swarm.port_lease import (
     FIRST_PORT,
     LAST_PORT,
     OTHER_PORTS,
-    Errand,
     LeaseTerms,
     PortLease,
     PortMapping,
     RouterRefusal,
+    RouterRequest,
     Surroundings,
-    why_no_mapping,
+    no_mapping_reason,
 )
 
 OWN, OTHER = 4811, 31234
@@ -46,41 +46,41 @@ def held(given: PortMapping | None = None, at: float = 100.0) -> PortLease:
 
 def test_who_can_be_dialled_asks_nothing() -> None:
     ours = lease()
-    assert [ours.errand(OPEN, at) for at in (0.0, 1e3, 1e6)] == [None] * 3
+    assert [ours.next_request(OPEN, at) for at in (0.0, 1e3, 1e6)] == [None] * 3
     assert "others reach this peer without it" in ours.why(OPEN, 0.0)
 
 
 def test_who_cannot_be_dialled_asks_at_once() -> None:
-    assert lease().errand(CLOSED, 0.0) is Errand.OPEN
+    assert lease().next_request(CLOSED, 0.0) is RouterRequest.OPEN
 
 
 def test_while_nobody_knows_others_have_some_time_to_find_out() -> None:
     ours, here = lease(), Surroundings(seen=SEEN)
-    assert ours.errand(here, TERMS.unknown_s - 1) is None
+    assert ours.next_request(here, TERMS.unknown_s - 1) is None
     assert "before others have tried" in ours.why(here, 1.0)
-    assert ours.errand(here, TERMS.unknown_s) is Errand.OPEN
+    assert ours.next_request(here, TERMS.unknown_s) is RouterRequest.OPEN
 
 
 def test_where_it_may_not_nothing_is_asked_and_what_is_held_is_given_back() -> None:
-    here = replace(CLOSED, why_not="the run lies in a private network")
-    assert lease().errand(here, 0.0) is None
+    here = replace(CLOSED, skip_reason="the run lies in a private network")
+    assert lease().next_request(here, 0.0) is None
     assert lease().why(here, 0.0) == "no router is asked: the run lies in a private network"
-    assert held().errand(here, 200.0) is Errand.CLOSE
+    assert held().next_request(here, 200.0) is RouterRequest.CLOSE
 
 
 def test_a_machine_that_lost_its_way_to_the_internet_keeps_what_it_holds() -> None:
     here = replace(CLOSED, online=False)
-    assert lease().errand(here, 0.0) is None
+    assert lease().next_request(here, 0.0) is None
     assert "no way to the internet" in lease().why(here, 0.0)
     ours = held(at=0.0)
-    assert ours.errand(here, 1800.0) is None
-    assert ours.errand(CLOSED, 1801.0) is Errand.OPEN, "it is back"
+    assert ours.next_request(here, 1800.0) is None
+    assert ours.next_request(CLOSED, 1801.0) is RouterRequest.OPEN, "it is back"
 
 
 def test_what_an_earlier_life_held_is_asked_for_again_at_once() -> None:
     """Others still get through it, until its lease is over."""
     ours = lease(left_over=OTHER)
-    assert ours.errand(OPEN, 0.0) is Errand.OPEN
+    assert ours.next_request(OPEN, 0.0) is RouterRequest.OPEN
     assert ours.ports()[0] == ours.to_close() == OTHER
 
 
@@ -99,7 +99,7 @@ def test_what_an_earlier_life_held_is_asked_for_again_at_once() -> None:
     ],
 )
 def test_why_a_peer_has_no_use_for_a_router(hosts: list[str], source: str, private: bool, why: str) -> None:
-    found = why_no_mapping(hosts, source, private_run=private)
+    found = no_mapping_reason(hosts, source, private_run=private)
     assert why in found if why else found == ""
 
 
@@ -122,21 +122,21 @@ def test_the_port_that_is_held_is_asked_for_again() -> None:
 
 def test_a_lease_is_renewed_at_its_half() -> None:
     ours = held(at=100.0)
-    assert ours.errand(CLOSED, 100.0 + 1799) is None
-    assert ours.errand(CLOSED, 100.0 + 1800) is Errand.OPEN
+    assert ours.next_request(CLOSED, 100.0 + 1799) is None
+    assert ours.next_request(CLOSED, 100.0 + 1800) is RouterRequest.OPEN
     assert ours.opened(mapping(), CLOSED, 1900.0) == "", "a renewal is no news"
-    assert ours.errand(CLOSED, 1900.0 + 1799) is None
+    assert ours.next_request(CLOSED, 1900.0 + 1799) is None
 
 
 def test_a_router_with_short_leases_is_not_asked_all_the_time() -> None:
     ours = held(mapping(lease_s=1.0), at=0.0)
-    assert ours.errand(CLOSED, TERMS.least_renewal_s - 1) is None
-    assert ours.errand(CLOSED, TERMS.least_renewal_s) is Errand.OPEN
+    assert ours.next_request(CLOSED, TERMS.least_renewal_s - 1) is None
+    assert ours.next_request(CLOSED, TERMS.least_renewal_s) is RouterRequest.OPEN
 
 
 def test_a_port_without_an_end_is_looked_after_too() -> None:
     ours = held(mapping(lease_s=0.0), at=0.0)
-    assert ours.errand(CLOSED, TERMS.lease_s / 2) is Errand.OPEN
+    assert ours.next_request(CLOSED, TERMS.lease_s / 2) is RouterRequest.OPEN
     assert ours.notice(CLOSED, 1e6) == ""
     assert ours.held is not None
 
@@ -144,10 +144,10 @@ def test_a_port_without_an_end_is_looked_after_too() -> None:
 def test_a_renewal_that_fails_is_tried_again_and_told_once() -> None:
     ours = held(at=0.0)
     assert ours.refused(SILENT, CLOSED, 1800.0) == f"port {OWN} was not renewed: {SILENT.why}"
-    assert ours.errand(CLOSED, 1800.0 + TERMS.retry_s) is Errand.OPEN
+    assert ours.next_request(CLOSED, 1800.0 + TERMS.retry_s) is RouterRequest.OPEN
     assert ours.refused(SILENT, CLOSED, 1860.0) == ""
     assert ours.held is not None, "the lease runs on"
-    assert ours.errand(CLOSED, 1860.0 + 2 * TERMS.retry_s - 1) is None
+    assert ours.next_request(CLOSED, 1860.0 + 2 * TERMS.retry_s - 1) is None
     assert SILENT.why in ours.why(CLOSED, 1900.0)
     assert ours.notice(CLOSED, 3600.0) == f"the lease of port {OWN} is over: {SILENT.why}"
     assert ours.held is None
@@ -164,7 +164,7 @@ def test_tries_grow_rarer_up_to_a_bound() -> None:
     ours, now, waits = lease(), 0.0, []
     for _ in range(12):
         ours.refused(SILENT, CLOSED, now)
-        first = next(after for after in range(10_000) if ours.errand(CLOSED, now + after) is Errand.OPEN)
+        first = next(after for after in range(10_000) if ours.next_request(CLOSED, now + after) is RouterRequest.OPEN)
         waits.append(first)
         now += first
     assert waits[:4] == [60, 120, 240, 480]
@@ -217,13 +217,13 @@ def test_nothing_is_carried_by_what_is_not_held() -> None:
 
 def test_a_port_that_others_do_without_is_given_back() -> None:
     ours = held(mapping(OTHER))
-    assert ours.errand(OPEN, 101.0) is Errand.CLOSE
+    assert ours.next_request(OPEN, 101.0) is RouterRequest.CLOSE
     assert ours.closed("", 102.0) == f"the router closed port {OTHER}"
-    assert ours.errand(OPEN, 1e6) is None
+    assert ours.next_request(OPEN, 1e6) is None
     six = Surroundings(reachable=None, reached=(f"[2001:db8::7]:{OWN}",), seen=SEEN)
-    assert held(mapping(OTHER)).errand(six, 101.0) is None, "others have IPv4 only"
+    assert held(mapping(OTHER)).next_request(six, 101.0) is None, "others have IPv4 only"
     near = Surroundings(reachable=False, reached=(f"192.168.7.10:{OWN}",), seen=SEEN)
-    assert held(mapping(OTHER)).errand(near, 101.0) is None, "it is a neighbour"
+    assert held(mapping(OTHER)).next_request(near, 101.0) is None, "it is a neighbour"
 
 
 def test_a_router_that_lies_is_told_once_whatever_it_says_again() -> None:
@@ -233,7 +233,7 @@ def test_a_router_that_lies_is_told_once_whatever_it_says_again() -> None:
     told = [ours.notice(tried, 20.0)]
     for now in range(60, 20_000, 60):
         told.append(ours.notice(tried, float(now)))
-        if ours.errand(tried, float(now)) is Errand.OPEN:
+        if ours.next_request(tried, float(now)) is RouterRequest.OPEN:
             told.append(ours.opened(mapping(), tried, float(now)))
     assert "nobody gets through" in told[0]
     assert not any(told[1:])
@@ -265,9 +265,9 @@ def test_a_router_that_started_anew_is_asked_soon() -> None:
     assert ours.notice(through, 30.0) == ""
     shut = replace(CLOSED, denied=frozenset([f"{SEEN}:{OWN}"]))
     assert "any more" in ours.notice(shut, 300.0)
-    assert ours.errand(shut, 300.0) is Errand.OPEN
+    assert ours.next_request(shut, 300.0) is RouterRequest.OPEN
     assert ours.opened(mapping(), shut, 301.0) == ""
-    assert ours.errand(shut, 301.0) is None, "once"
+    assert ours.next_request(shut, 301.0) is None, "once"
 
 
 # -- giving it back ----------------------------------------------------------------------------------------------------

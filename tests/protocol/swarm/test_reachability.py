@@ -174,7 +174,7 @@ def test_while_nobody_has_a_word_several_are_asked_and_soon_again() -> None:
 
 
 def test_those_not_yet_heard_are_asked_first() -> None:
-    assert [peer for peer in (A, B, C) if heard((A, True)).has_word_of(peer, 4)] == [A]
+    assert [peer for peer in (A, B, C) if heard((A, True)).has_verdict_of(peer, 4)] == [A]
 
 
 def test_new_addresses_make_old_words_worthless() -> None:

@@ -150,7 +150,7 @@ def test_what_is_remembered_is_bounded() -> None:
         memory.busy(PeerId(f"relay {number}"), NOW, 1e30)
     assert len(memory._failures) < 1000
     assert len(memory._busy_until) < 1000
-    assert not memory.why_not(PeerId("relay 9999"), NOW + MOST_SHUNNED_S)
+    assert not memory.avoid_reason(PeerId("relay 9999"), NOW + MOST_SHUNNED_S)
 
 
 @pytest.mark.parametrize("seed", range(30))

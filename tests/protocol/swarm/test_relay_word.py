@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from peer.protocol.messages import PeerId, PeerRecord, RelayAddress, RelayWord, RunId, Status
-from peer.protocol.swarm.relay_word import SPOKEN_FOR, WORD_LASTS_S, is_stale, new_word, vouched_block
+from peer.protocol.messages import PeerId, PeerRecord, RelayAddress, RelayAttestation, RunId, Status
+from peer.protocol.swarm.relay_word import SPOKEN_FOR, WORD_LASTS_S, is_stale, sign_attestation, vouched_block
 
 RUN, OTHER_RUN = RunId(b"w" * 32), RunId(b"o" * 32)
 NODE, FRIEND, STRANGER, CLOSED = map(PeerId, ("node", "friend", "stranger", "closed"))
@@ -24,15 +24,15 @@ def verify(relay: PeerId, raw: bytes, signature: bytes) -> bool:
     return sign(relay, raw) == signature
 
 
-def word(relay: PeerId, *, of: PeerId = CLOSED, run_id: RunId = RUN, now: float = NOW) -> RelayWord:
-    return new_word(run_id, of, BLOCK, now, lambda raw: sign(relay, raw))
+def word(relay: PeerId, *, of: PeerId = CLOSED, run_id: RunId = RUN, now: float = NOW) -> RelayAttestation:
+    return sign_attestation(run_id, of, BLOCK, now, lambda raw: sign(relay, raw))
 
 
 def record(peer: PeerId, *relays: RelayAddress, endpoint: str = "10.0.0.1:1", reachable: bool = False) -> PeerRecord:
     return PeerRecord(peer, RUN, (endpoint,), reachable, 1, 1, 0, 0.0, Status.TRAINING, NOW, NOW + 60, relays=relays)
 
 
-def at(relay: PeerId, said: RelayWord | None) -> RelayAddress:
+def at(relay: PeerId, said: RelayAttestation | None) -> RelayAddress:
     return RelayAddress(relay, "203.0.113.7:4810", said)
 
 
@@ -71,7 +71,7 @@ def test_those_that_a_stranger_speaks_for_share_the_places_of_its_own_block() ->
     ],
     ids=["none", "another's", "of another peer", "of another run", "old", "of the future", "another block", "longer"],
 )
-def test_a_word_that_does_not_hold_counts_for_nothing(said: RelayWord | None) -> None:
+def test_a_word_that_does_not_hold_counts_for_nothing(said: RelayAttestation | None) -> None:
     assert block(at(NODE, said)) == ""
 
 

@@ -36,10 +36,10 @@ def test_a_steady_fast_peer_gets_the_floor_and_a_slow_one_the_ceiling() -> None:
 def test_who_was_given_up_gets_twice_as_long_until_it_answers() -> None:
     trips = RoundTrips()
     assert trips.timeout(A) == FIRST_S
-    trips.gave_up(A, FIRST_S)
+    trips.timed_out(A, FIRST_S)
     assert trips.timeout(A) == 2 * FIRST_S
-    trips.gave_up(A, 2 * FIRST_S)
-    trips.gave_up(A, 4 * FIRST_S)
+    trips.timed_out(A, 2 * FIRST_S)
+    trips.timed_out(A, 4 * FIRST_S)
     assert trips.timeout(A) == MOST_S
     assert trips.timeout(B) == FIRST_S, "one that is dead says nothing of the others"
     trips.observe(A, 0.1)
@@ -52,7 +52,7 @@ def test_a_link_that_fills_up_is_followed_before_its_peers_look_dead() -> None:
     for call in range(300):
         took = min(4.0, 0.05 + call * 0.07) * rng.uniform(0.8, 1.2)
         if took > (timeout := trips.timeout(A)):
-            trips.gave_up(A, timeout)
+            trips.timed_out(A, timeout)
             lost_late += call >= 100
         else:
             trips.observe(A, took)
@@ -83,7 +83,7 @@ def test_always_between_floor_and_ceiling(seed: int) -> None:
     for _ in range(200):
         peer, took = PeerId(rng.choice("abc")), rng.expovariate(0.5)
         if rng.random() < 0.3:
-            trips.gave_up(peer, took)
+            trips.timed_out(peer, took)
         else:
             trips.observe(peer, took)
         assert LEAST_S <= trips.timeout(peer) <= MOST_S

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from peer.protocol.swarm.suspend_detection import ASLEEP_S, STEP_S, Pulse, Reading, Slept, Stepped
+from peer.protocol.swarm.suspend_detection import ASLEEP_S, STEP_S, ClockReading, Slept, Stepped, SuspendDetector
 
 
 def after(*beats: tuple[float, float, float]) -> list[Slept | Stepped]:
     """(steady, awake, wall) that passed in each beat of a second; what the last one noticed."""
     steady = awake = 10.0
     wall = 1000.0
-    pulse, noticed = Pulse(1.0, Reading(steady, awake, wall)), list[Slept | Stepped]()
+    detector, noticed = SuspendDetector(1.0, ClockReading(steady, awake, wall)), list[Slept | Stepped]()
     for passed in beats:
         steady, awake, wall = steady + passed[0], awake + passed[1], wall + passed[2]
-        noticed = pulse.beat(Reading(steady, awake, wall))
+        noticed = detector.observe(ClockReading(steady, awake, wall))
     return noticed
 
 

@@ -109,7 +109,7 @@ def test_a_receipt_that_no_swap_can_have_is_refused_where_it_is_read(receipt: di
     owner, partner = Signing(), Signing()
     said = {"round_": 4, "nbytes": 10, "fragment": 0} | receipt
     ours = signed(owner, partner, **said).statement
-    made = replace(countersigned(owner, partner, 4, YES, YES), ours=ours)
+    made = replace(countersigned(owner, partner, 4, YES, YES), own_statement=ours)
     made = replace(made, signature=partner.signer.sign(made.statement.to_bytes()))
     head, entry = chained(owner, [made])
     check = ChainCheck(holds, lambda run: BOUNDS)
@@ -124,7 +124,7 @@ def test_one_signer_signs_one_receipt_a_round() -> None:
     receipts = []
     for fragment in (0, 1):
         made = countersigned(owner, partner, 4, YES, YES)
-        made = replace(made, ours=replace(made.ours, key=RoundKey(4, fragment)))
+        made = replace(made, own_statement=replace(made.own_statement, key=RoundKey(4, fragment)))
         receipts.append(replace(made, signature=partner.signer.sign(made.statement.to_bytes())))
     check = ChainCheck(holds)
     records = chained(owner, receipts)

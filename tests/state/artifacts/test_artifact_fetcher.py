@@ -50,7 +50,7 @@ class Swarm:
     async def peers(self) -> dict[PeerId, PeerRecord]:
         return {peer: record(peer) for peer in self.files}
 
-    async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
+    async def query_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
         assert len(digests) <= MAX_ARTIFACTS
         self.asked.append((holder.peer_id, len(digests)))
         if holder.peer_id in self.silent:
@@ -359,7 +359,7 @@ def test_a_crowd_is_asked_a_few_at_a_time(tmp_path: Path) -> None:
     async def test() -> None:
         swarm = Swarm(**{f"p{number}": [] for number in range(200)}, last=[DATA])
         at_once = most = 0
-        plain = swarm.ask_artifacts
+        plain = swarm.query_artifacts
 
         async def counted(holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
             nonlocal at_once, most
@@ -369,7 +369,7 @@ def test_a_crowd_is_asked_a_few_at_a_time(tmp_path: Path) -> None:
             at_once -= 1
             return await plain(holder, digests, timeout_s)
 
-        swarm.ask_artifacts = counted  # type: ignore[method-assign]
+        swarm.query_artifacts = counted  # type: ignore[method-assign]
         fetcher = swarm.fetcher(tmp_path)
         await fetcher.query([REF])
         assert (len(swarm.asked), most) == (16, 4)

@@ -13,7 +13,7 @@ import pytest
 from peer.errors import BadPayload, PartnerLost
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.observe.control_bytes import ControlMeter
-from peer.protocol.messages import RelayWord
+from peer.protocol.messages import RelayAttestation
 from peer.transport.calls.reserve import ALIVE_EVERY_S, SILENT_S, hold
 from peer.transport.client.connections import Connection
 from peer.transport.wire.refusals import TOKEN_KEY
@@ -58,7 +58,7 @@ class Home:
     """Records what a closed peer receives."""
 
     def __init__(self) -> None:
-        self.granted: list[tuple[float, RelayWord | None]] = []
+        self.granted: list[tuple[float, RelayAttestation | None]] = []
         self.called: list[bytes] = []
 
     async def hold(self, call: Call) -> None:
@@ -83,7 +83,7 @@ def test_what_the_relay_says_is_handed_on() -> None:
         ]
         with pytest.raises(PartnerLost, match="ended the reservation"):
             await home.hold(Call(*said))
-        assert home.granted == [(5e4, RelayWord("192.0.2.0/24", 77, b"s" * 64)), (5e4, None), (6e4, None)]
+        assert home.granted == [(5e4, RelayAttestation("192.0.2.0/24", 77, b"s" * 64)), (5e4, None), (6e4, None)]
         assert home.called == [SLIP]
 
     run_virtual(main())

@@ -189,7 +189,7 @@ def test_where_a_router_may_not_be_asked_any_more_the_port_is_given_back() -> No
 
     async def play(mapper: PortMapper) -> None:
         await asyncio.sleep(5)
-        home.here = replace(CLOSED, why_not="the run lies in a private network")
+        home.here = replace(CLOSED, skip_reason="the run lies in a private network")
         await asyncio.sleep(5)
         assert home.router.open_ports == set()
         assert to_json(mapper.report())["value"] is False
