@@ -2,11 +2,10 @@
 
 Use `asyncio.Event` where a task waits without a limit, and `asyncio.timeout` where a timeout is an error. Otherwise:
 
-- `Signal`: an event that a task awaits for a limited time; that time passing is an ordinary result.
+- `Signal`: an event that a task awaits for a limited time. A timeout is an ordinary result.
 - `Latch`: an event whose waiters need a future, for `asyncio.wait` or `race`.
-- `Shutdown`: the latch of an orderly stop.
-- `Condition`: several tasks wait until some state changes, and check that state themselves.
-"""
+- `Shutdown`: the latch that is set when the process has to stop in an orderly way.
+- `Condition`: several tasks wait until some state changes, and check that state themselves."""
 
 from __future__ import annotations
 
@@ -21,12 +20,13 @@ T = TypeVar("T")
 
 
 class Signal(asyncio.Event):
-    """Event with a bounded wait. It stays set until it is cleared."""
+    """Event whose `wait_for` returns after a limited time. It stays set until it is cleared."""
 
     async def wait_for(self, seconds: float) -> bool:
-        """Wait until the event is set, at most `seconds`; return whether it is set.
+        """Wait until the event is set, at most `seconds`. Return whether it is set.
 
-        An event that is set already returns at once. Otherwise the event loop runs other tasks at least once."""
+        If the event is already set, the call returns at once. Otherwise the event loop runs other tasks at least
+        once."""
         if self.is_set():
             return True
         with contextlib.suppress(TimeoutError):
@@ -36,7 +36,7 @@ class Signal(asyncio.Event):
 
 
 class Latch:
-    """Event that can be awaited together with other futures. Waiting for it needs no task of its own."""
+    """Event that offers a future, so that it can be awaited together with other futures without a task of its own."""
 
     __slots__ = ("_future", "_set")
 
@@ -62,14 +62,14 @@ class Latch:
             self._future.set_result(None)
 
     def clear(self) -> None:
-        """Reset the latch. Tasks that wait for an unset latch go on waiting."""
+        """Reset the latch. Tasks that await an unset latch keep waiting."""
         self._set = False
         if self._future is not None and self._future.done():
             self._future = None
 
 
 class Shutdown(Latch):
-    """Latch of an orderly stop, set once by `peer leave` or by a signal. It is true while a stop is asked for."""
+    """Latch that `peer leave` or a signal sets to request an orderly stop. True once the stop is requested."""
 
     __slots__ = ()
 
@@ -77,28 +77,28 @@ class Shutdown(Latch):
         return self.is_set()
 
     async def wait_for(self, seconds: float) -> bool:
-        """Wait until the stop is asked for, at most `seconds`; return whether it is."""
+        """Wait until the stop is requested, at most `seconds`. Return whether it is."""
         await asyncio.wait({self.future}, timeout=seconds)
         return self.is_set()
 
     async def race(self, call: Awaitable[T]) -> T | None:
-        """Return the result of `call`, or cancel it and return None when the stop is asked for first."""
+        """Return the result of `call`. If the stop is requested first, cancel `call` and return None."""
         return await race(self.future, call)
 
 
 class Condition:
-    """Wakes all waiting tasks when some state may have changed. Each of them checks the state for itself.
+    """Wakes all waiting tasks when some state may have changed. Each task checks the state itself.
 
-    `asyncio.Condition` adds a lock, which state needs not that changes only between two awaits."""
+    `asyncio.Condition` also has a lock, which is not needed for state that changes only between two awaits."""
 
     def __init__(self) -> None:
         self._changed = Signal()
 
     def notify_all(self) -> None:
-        """Wake the tasks that wait now; a later wait is not affected."""
+        """Wake the tasks that are waiting now. Later calls of `wait_for` are not affected."""
         self._changed.set()
         self._changed = Signal()
 
     async def wait_for(self, seconds: float) -> None:
-        """Wait until the next `notify_all`, at most `seconds`."""
+        """Wait until the next `notify_all`, at most `seconds` (at least 1 ms)."""
         await self._changed.wait_for(max(seconds, 0.001))

@@ -1,4 +1,4 @@
-"""How to end a server of asyncio."""
+"""Closing of asyncio servers without losing connections that were just accepted."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Sequence
 
 
 async def close_servers(servers: Sequence[asyncio.Server]) -> None:
-    """Stop listening. Callers that were just accepted still come to their protocols. A second call does nothing.
+    """Stop listening on these servers. Connections that were just accepted still reach their protocols. A second call
+    does nothing.
 
-    A plain `close` makes asyncio's own server forget a caller that was accepted in the same turn. Its socket then stays
-    open: `Server._attach` fails, and the error is dropped."""
-    own = [server for server in servers if isinstance(server, asyncio.base_events.Server)]  # uvloop's do not forget
+    `asyncio.Server.close` alone loses a connection that was accepted in the same turn of the event loop:
+    `Server._attach` fails, asyncio drops the error, and the socket stays open. So the listening sockets are removed
+    from the loop first, and the servers are closed one turn later."""
+    own = [server for server in servers if isinstance(server, asyncio.base_events.Server)]  # uvloop's has no such fault
     for server in own:
         for one in server.sockets:
             asyncio.get_running_loop().remove_reader(one)
     if own:
-        await asyncio.sleep(0)  # callers accepted before get their transports
+        await asyncio.sleep(0)  # let asyncio create the transports of connections accepted before
     for server in servers:
         server.close()
     if own:
-        await asyncio.sleep(0)  # their protocols are told
+        await asyncio.sleep(0)  # let asyncio call `connection_made` of their protocols

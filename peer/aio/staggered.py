@@ -1,4 +1,5 @@
-"""Attempts of which the first success counts, each begun a little after the one before (RFC 8305, section 5)."""
+"""Staggered attempts: run alternatives one after another with a delay, and use the first success (RFC 8305, section
+5)."""
 
 from __future__ import annotations
 
@@ -10,17 +11,19 @@ from peer.aio.tasks import uninterrupted
 
 T = TypeVar("T")
 Attempt = Callable[[], Awaitable[T | None]]
-"""Tries once. None: it failed."""
+"""Try once. Return None if the attempt failed."""
 Discard = Callable[[T], Awaitable[None]]
-"""Undoes what an attempt made."""
+"""Release a result that is not used, for example close a connection."""
 
 
 async def first_of(attempts: Sequence[Attempt[T]], stagger_s: float, discard: Discard[T]) -> T | None:
-    """Return the first result. None: all attempts failed. The next attempt begins after `stagger_s`, or at once when
-    one fails. Those under way are cancelled in the end. An attempt that was cancelled by others has failed.
+    """Run the attempts and return the first result. Return None if all attempts failed.
 
-    Raises what an attempt raises, once no other is under way. `discard` is given each result that is not returned, also
-    when the caller is cancelled."""
+    The next attempt starts `stagger_s` seconds after the one before, or at once when one fails. When the first result
+    is there, the other attempts are cancelled. An attempt that somebody else cancelled counts as failed. `discard` is
+    called with each result that is not returned, also when the caller is cancelled.
+
+    If no attempt returned a result and at least one raised, the exception of the last that raised is raised again."""
     started = list[asyncio.Task[T | None]]()
     made = list[T]()
     try:
@@ -38,9 +41,10 @@ async def first_of(attempts: Sequence[Attempt[T]], stagger_s: float, discard: Di
 async def _raced(
     attempts: Sequence[Attempt[T]], stagger_s: float, started: list[asyncio.Task[T | None]], made: list[T]
 ) -> BaseException | None:
-    """Begin attempts until one has made something, or none is left. Return what the last of them raised that did.
+    """Start attempts until one has a result or none is left. Return the exception of the last attempt that raised, or
+    None.
 
-    `started` keeps those under way, in order, and `made` what the others made."""
+    `started` holds the running attempts in order, and `made` collects the results of the finished ones."""
     waiting, error = list(attempts), None
     while (waiting or started) and not made:
         if waiting:
@@ -63,7 +67,7 @@ async def _run(attempt: Attempt[T]) -> T | None:
 
 
 async def _end(started: list[asyncio.Task[T | None]], made: Collection[T], discard: Discard[T]) -> None:
-    """Cancel attempts, and discard what was made, by them all the same or before."""
+    """Cancel the running attempts, and discard `made` and the results that the attempts return in spite of it."""
     for task in started:
         task.cancel()
     ended = await asyncio.gather(*started, return_exceptions=True)

@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def background_task(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
-    """Run `work` next to the block; cancel and await it when the block ends.
+    """Run `work` as a task beside the block. Cancel and await the task when the block ends.
 
-    The block's end raises what the task raised, unless the block itself raised."""
+    When the block ends without an exception, an exception of the task is raised."""
     task = asyncio.create_task(work)
     try:
         yield task
@@ -25,7 +25,7 @@ async def background_task(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio
 
 
 async def uninterrupted(call: Awaitable[T]) -> T:
-    """Run `call` to its end even when the caller is cancelled; the cancellation is raised afterwards."""
+    """Run `call` to its end even when the caller is cancelled, and raise the cancellation afterwards."""
     running = asyncio.ensure_future(call)
     try:
         return await asyncio.shield(running)
@@ -35,7 +35,7 @@ async def uninterrupted(call: Awaitable[T]) -> T:
 
 
 async def race(told: asyncio.Future[Any], call: Awaitable[T]) -> T | None:
-    """Return the result of `call`, or cancel it and return None when the future `told` is done first."""
+    """Return the result of `call`. If the future `told` is done first, cancel `call` and return None."""
     running = asyncio.ensure_future(call)
     try:
         await asyncio.wait({running, told}, return_when=asyncio.FIRST_COMPLETED)
@@ -45,9 +45,9 @@ async def race(told: asyncio.Future[Any], call: Awaitable[T]) -> T | None:
 
 
 async def cancel_and_wait(running: asyncio.Future[Any]) -> None:
-    """Cancel a future that has not ended, and await it. Its own exception is not raised here."""
+    """Cancel a future that is not done, and wait until it is. Its own exception is not raised."""
     if not running.done():
         running.cancel()
         await asyncio.wait({running})
     if not running.cancelled():
-        running.exception()  # a call may fail just as it is cancelled; asyncio logs exceptions that nobody reads
+        running.exception()  # retrieve it: asyncio logs an exception that nobody retrieved

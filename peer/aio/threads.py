@@ -1,4 +1,4 @@
-"""Threads of low priority for work that would hold up the event loop."""
+"""Worker thread of low priority, for computations that would block the event loop."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 BULK_NICE = 5
-"""Niceness that the thread has more than the trainer, unless it is told another. A busy machine hardly serves a nice 19
-thread at all.
+"""Default niceness of the thread, relative to the daemon. On a busy machine, Linux gives hardly any time to a thread of
+niceness 19.
 
 Source: results/studies/bulk_priority.json."""
 
 LOWEST = 19
-"""The niceness beyond which Linux has none."""
+"""Largest niceness (lowest priority) in Linux."""
 
 
 def _lower_this_thread(by: int) -> None:
-    """Lower the priority of the calling thread.
+    """Raise the niceness of the calling thread by `by`, relative to the present one.
 
-    A volunteer may have started the daemon at a niceness of its own, and to go below that takes a privilege."""
-    # Only Linux has priorities per thread; elsewhere the call would lower the entire process.
+    It is relative because the volunteer may have started the daemon at a raised niceness, and lowering that needs a
+    privilege."""
+    # Only Linux has a priority for each thread. Elsewhere the call would change the entire process.
     if sys.platform == "linux":
         thread = threading.get_native_id()
         try:
@@ -41,38 +42,42 @@ def _lower_this_thread(by: int) -> None:
 
 @functools.cache
 def _warn_once(reason: str) -> None:
-    """A priority is a courtesy: service managers and containers may forbid it, and the work is done without."""
+    """Log, once per reason, that the priority could not be lowered. Service managers and containers may forbid it; the
+    work is then done at the normal priority."""
     log.warning("codec and outer step run at the daemon's own priority: the system refused a lower one (%s)", reason)
 
 
 class LowPriorityThread:
-    """One thread that runs the codec and the outer step, one call after another. `nice`: what it has more than its
-    process."""
+    """One thread that runs the codec and the outer step, one call after another.
+
+    `nice`: niceness of the thread, relative to its process."""
 
     def __init__(self, nice: int = BULK_NICE) -> None:
         self._pool = ThreadPoolExecutor(1, "bulk", _lower_this_thread, (nice,))
 
     async def __call__(self, work: Callable[[], T], /) -> T:
+        """Run `work` in the thread and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def start(self, work: Callable[[], T], /) -> Future[T]:
-        """Queue `work` and return its future at once."""
+        """Queue `work`, and return its future at once."""
         return self._pool.submit(work)
 
     def close(self) -> None:
-        """Drop the queued work. Work that has begun runs to its end."""
+        """Cancel the queued work. Work that is already running runs to its end."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Start(Protocol):
-    """Begins work in a thread of low priority."""
+    """Starts work in a thread of low priority, and returns a future of the result."""
 
     def __call__(self, work: Callable[[], T], /) -> Future[T]: ...
 
 
 def at_once(work: Callable[[], T], /) -> Future[T]:
-    """Run `work` in the caller's own thread: the `Start` of small work and of virtual time. A full disk is the
-    future's error, as it would be in another thread."""
+    """Run `work` in the caller's own thread: a `Start` for small work and for virtual time.
+
+    An OSError (a full disk) is set on the returned future, as it would be if another thread had run the work."""
     future: Future[T] = Future()
     try:
         future.set_result(work())
@@ -82,11 +87,11 @@ def at_once(work: Callable[[], T], /) -> Future[T]:
 
 
 class Offload(Protocol):
-    """Runs heavy work off the event loop, at low priority."""
+    """Runs heavy work outside the event loop, at low priority, and awaits the result."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 async def inline(work: Callable[[], T], /) -> T:
-    """Run `work` in the event loop's own thread: the `Offload` of small work and of virtual time."""
+    """Run `work` in the thread of the event loop: an `Offload` for small work and for virtual time."""
     return work()

@@ -1,7 +1,8 @@
-"""The correction of a clock by what other peers say, of which some may lie.
+"""Robust estimate of this machine's clock error from offsets that other peers report, some of which may be false.
 
-Keys are free, so all peers of a network have one voice, and the middle of the voices counts. No voice moves the clock
-beyond a bound, counted from the machine's own clock: however often peers are asked, the lies do not add up."""
+Keys are free, so all peers of one network count as one vote, and the median of the votes is the estimate. The
+correction is bounded relative to the machine's own clock, not to the last correction. So false reports cannot add up,
+however often peers are asked."""
 
 from __future__ import annotations
 
@@ -10,29 +11,32 @@ from collections import deque
 from collections.abc import Iterable
 
 OPERATOR = "operator"
-"""The voice of the nodes that the ticket names."""
+"""Vote of the operator's nodes, which the ticket names."""
 KEPT_OFFSETS = 9
-"""Last offsets of each voice that count."""
+"""Number of latest offsets of each network that count."""
 MAX_VOICES = 64
 
 
 class ClockFilter:
-    """What others measured of this machine's clock. Offsets are theirs minus its uncorrected clock, seconds."""
+    """Offsets between the clocks of other peers and this machine's uncorrected clock, and the correction that follows.
+
+    An offset is the other peer's clock minus ours, in seconds."""
 
     def __init__(self) -> None:
         self._bound_s = math.inf
         self._voices: dict[str, deque[float]] = {}
 
     def bound(self, seconds: float) -> None:
-        """Believe no offset beyond this many seconds, either way."""
+        """Ignore offsets larger than this many seconds in either direction."""
         self._bound_s = seconds
 
     def forget(self) -> None:
-        """Drop all that was measured."""
+        """Drop all measured offsets."""
         self._voices.clear()
 
     def observe(self, offset_s: float, voice: str) -> None:
-        """Take an offset that a peer of a network measured (`voice`). One beyond the bound is dropped."""
+        """Add an offset that a peer reported. `voice`: the network of that peer, whose peers share one vote. An offset
+        beyond the bound is dropped."""
         if not abs(offset_s) <= self._bound_s:
             return
         self._voices.setdefault(voice, deque(maxlen=KEPT_OFFSETS)).append(offset_s)
@@ -40,14 +44,15 @@ class ClockFilter:
             del self._voices[next(iter(self._voices))]
 
     def correction(self) -> float | None:
-        """Return the middle of the voices. None: nothing was measured.
+        """Return the median over the networks of each network's median offset, in seconds. None: nothing was measured.
 
-        Of two in the middle it is the operator's, else the one that moves the clock less."""
+        With an even number of networks there are two middle values. The operator's is preferred, else the smaller
+        correction."""
         words = {voice: _middle((offset, True) for offset in said) for voice, said in self._voices.items()}
         return _middle((offset, voice != OPERATOR) for voice, offset in words.items()) if words else None
 
     def within(self, correction_s: float) -> float:
-        """Return a correction cut to the bound."""
+        """Return the correction, clamped to the bound."""
         return max(-self._bound_s, min(self._bound_s, correction_s))
 
 

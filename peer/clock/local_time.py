@@ -1,4 +1,4 @@
-"""Moments as people write them."""
+"""Formatting of times for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 
 
 def local_time(at: float) -> str:
-    """`2026-11-25 18:00` in local time. `at`: seconds since the epoch. One without a date is written in seconds."""
+    """Format seconds since the epoch as local time, `2026-11-25 18:00`. A time beyond the calendar is formatted in
+    seconds."""
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Timer that measures consecutive phases."""
+"""Timer of consecutive phases of a start."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import time
 
 
 class PhaseTimer:
-    """Seconds that each phase of a start took. `began` is the start of the first phase by `time.monotonic`, by default
-    now."""
+    """Measures how many seconds each phase of a start takes. `began`: start of the first phase by `time.monotonic`;
+    default: now."""
 
     def __init__(self, began: float | None = None) -> None:
         self.began = time.monotonic() if began is None else began
         self._since = self.began
         self.skipped = 0.0
-        """Seconds that `skip` left out."""
+        """Seconds that `skip` excluded."""
         self.took: dict[str, float] = {}
-        """Seconds per phase, in order. A phase that comes again adds to its seconds."""
+        """Seconds per phase, in order. If a phase occurs again, its seconds are added."""
 
     def end(self, phase: str) -> float:
-        """End the current phase under this name, begin the next one, and return the seconds it took."""
+        """End the current phase, record it under this name, and start the next one. Return the seconds that it took."""
         now = time.monotonic()
         seconds, self._since = now - self._since, now
         self.took[phase] = self.took.get(phase, 0.0) + seconds
         return seconds
 
     def skip(self) -> float:
-        """End the current phase as none of the program's: leave its seconds out of `took` and `total`, and return
-        them."""
+        """Exclude the time since the last phase from `took` and `total`, for example while a person answers a question.
+        Return the seconds."""
         now = time.monotonic()
         seconds, self._since = now - self._since, now
         self.skipped += seconds
@@ -34,5 +34,5 @@ class PhaseTimer:
 
     @property
     def total(self) -> float:
-        """Seconds from the first phase to the end of the last one, without those skipped: the sum of `took`."""
+        """Seconds from the start to the end of the last phase without the skipped ones: the sum of `took`."""
         return self._since - self.began - self.skipped

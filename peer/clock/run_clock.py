@@ -1,4 +1,4 @@
-"""Real time, corrected by the offsets that Hellos measure and unaffected by jumps of the wall clock."""
+"""The swarm's common clock on this machine: monotonic time, corrected by the offsets that Hellos measure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from peer.clock.monotonic import run_time, to_boottime
 
 
 class RunClock:
-    """The `Clock` interface on this machine.
+    """Implementation of `peer.ports.clock.Clock` for a real machine.
 
-    It counts on from the wall clock at the start of the process. What corrects it is the middle of what the networks of
-    other peers say, within a bound around that count."""
+    The time is that of `run_time` plus a correction, which `ClockFilter` computes from the offsets to other peers. The
+    correction is bounded, see `bound`."""
 
     def __init__(self) -> None:
         self._filter = ClockFilter()
@@ -29,12 +29,13 @@ class RunClock:
         await asyncio.sleep(max(seconds, 0.0))
 
     def bound(self, seconds: float) -> None:
-        """Correct by no more than this from here on."""
+        """Limit the correction to this many seconds, now and in future."""
         self._filter.bound(seconds)
         self.correction = self._filter.within(self.correction)
 
     def forget_offsets(self) -> None:
-        """Drop the offsets measured up to a sleep. The correction stays until a new offset is measured."""
+        """Drop the offsets that were measured before the machine slept. The correction stays until a new offset is
+        measured."""
         self._filter.forget()
 
     def observe(self, offset_s: float, voice: str = "") -> None:
@@ -44,5 +45,6 @@ class RunClock:
 
 
 def wall_time() -> float:
-    """Return the wall clock, seconds since the epoch. People choose by it when to pause."""
+    """Return the wall clock in seconds since the epoch. Only for schedules that people set by it, such as quiet
+    hours."""
     return time.time()
