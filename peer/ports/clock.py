@@ -1,4 +1,4 @@
-"""The clock that the rounds read."""
+"""Interface of the clock that the rounds use."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Run time: seconds since the epoch on the swarm's common clock (corrected by what was measured at Hello)."""
+    """Run time: seconds since the epoch on the swarm's common clock. The local clock is corrected by the offsets that
+    Hellos measure."""
 
     def now(self) -> float: ...
 
     @property
     def correction(self) -> float:
-        """What `now` differs from this machine's uncorrected clock, seconds."""
+        """Difference between `now` and this machine's uncorrected clock, in seconds."""
 
     def raw(self, run_time: float) -> float:
-        """The same moment on the clock that the trainer, a process of its own, reads: `peer.clock.monotonic.steady`."""
+        """Convert run time to `peer.clock.monotonic.boottime`, the clock of the trainer process."""
 
     async def sleep(self, seconds: float) -> None: ...
 
     def bound(self, seconds: float) -> None:
-        """Differ from this machine's uncorrected clock by no more than this, whatever is measured."""
+        """Limit the correction to this many seconds, whatever offsets are measured."""
 
     def observe(self, offset_s: float, voice: str = "") -> None:
-        """A Hello measured another peer's run clock minus our uncorrected one. Feeds the correction. `voice`: the
-        network that the other speaks for (`Welcome.voice`)."""
+        """Report an offset that a Hello measured: another peer's run clock minus our uncorrected clock, in seconds.
+        `voice`: the network of the other peer (`Welcome.voice`); all peers of one network share one vote."""
 
     def forget_offsets(self) -> None:
-        """After a sleep: the offsets measured so far count no more."""
+        """Drop the measured offsets after a sleep of this machine."""

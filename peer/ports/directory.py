@@ -1,4 +1,4 @@
-"""Who takes part in the run."""
+"""Interface of the directory: the signed records of the peers of a run."""
 
 from __future__ import annotations
 
@@ -10,61 +10,67 @@ from peer.protocol.messages import PeerId, PeerRecord
 
 
 class Directory(Protocol):
-    """Who takes part in the run. Never raises for an absent network: it goes on looking in the background."""
+    """Publishes this peer's record and reads the records of the others. When the network is down, no call raises; the
+    implementation keeps reconnecting in the background."""
 
     async def announce(self, record: PeerRecord) -> None:
-        """Sign and publish our record; replaces the former one. Repeated by the caller at a third of its life."""
+        """Sign and publish our record in place of the previous one. The caller repeats this every third of the record's
+        lifetime."""
 
     async def withdraw(self) -> None:
-        """Publish a record of status LEAVING that expires at once, best effort within a second."""
+        """Publish a record of status LEAVING that expires at once. Best effort, within one second."""
 
     async def peers(self) -> dict[PeerId, PeerRecord]:
-        """The live records of this run but our own: signature, run id and expiry checked, latest per peer. Not
-        changed afterwards."""
+        """Return the live records of this run, without our own: the latest of each peer, with signature, run id and
+        expiry checked. The dictionary is never modified afterwards."""
 
     def own_network(self) -> Mapping[PeerId, tuple[str, ...]]:
-        """Where peers of our own network listen, `host:port`. Only machines of that network can know."""
+        """Return the endpoints (`host:port`) of peers in our local network, by discovery port. Nobody outside that
+        network can see them."""
 
     @property
     def good_until(self) -> float:
-        """No record that `peers` gave last expires before then."""
+        """Time until which none of the records that `peers` returned last expires."""
 
     def contact(self) -> DialReport:
-        """How the addresses given at the start are answered, and how far our clock is from the others'."""
+        """Return the results of dialling the configured addresses, and the offset between our clock and those of the
+        others."""
 
 
 Shown = bytes | PeerRecord
-"""A signed record as bytes; a record itself where peers have no keys, in simulations."""
+"""Signed record as bytes. In simulations, where peers have no keys, the record itself."""
 
 
 class SharedRecords(Protocol):
-    """The records of a directory, for peers that show each other what they know."""
+    """The records that a directory has cached, for peers that exchange records directly."""
 
     def own(self) -> Shown:
-        """Our own record as it was announced last; empty: there is none."""
+        """Return our own record as it was last announced; empty if there is none."""
 
     def known(self) -> dict[PeerId, PeerRecord]:
-        """The live records at hand, without a look."""
+        """Return the cached live records without reading the directory."""
 
     def shown(self, peer: PeerId) -> Shown | None:
-        """The record of a known peer, for others."""
+        """Return the signed record of a known peer, to pass it on. None: the peer is not known."""
 
     def learn(self, found: Shown, of: PeerId | None = None) -> bool:
-        """Take a record that a peer showed; return whether its peer was unknown. `of`: it must be this one's. Raises
-        InvalidRecord, counted."""
+        """Add a record that another peer passed on; return whether its peer was unknown. `of`: the peer it has to
+        belong to. Raises InvalidRecord, which is also counted."""
 
     def is_lent(self, peer: PeerId) -> bool:
-        """Return whether only peers have shown the record of this one, and no look."""
+        """Return whether this peer's record came only from other peers, not from a read of the directory."""
 
     def looks_show_all(self) -> bool:
-        """Return whether each look finds every live record. In a large run it reads a part of them."""
+        """Return whether one read of the directory returns all live records. In a large run it returns a part of
+        them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DialReport:
-    """What dialling came to, so far."""
+    """Results of dialling the configured addresses so far."""
 
     tried: Mapping[str, str] = field(default_factory=dict)
-    """For each address given to us why it does not answer; empty: it did when it was last dialled."""
+    """Each configured address with the reason why it does not answer. Empty reason: it answered when it was last
+    dialled."""
     clock_offset_s: float | None = None
-    """The clocks of the nodes that answered minus ours, their median; None before anybody answered."""
+    """Median of the clocks of the nodes that answered, minus ours, in seconds. None: no node has answered."""

@@ -1,4 +1,6 @@
-"""What the exchange asks of its owner when others call."""
+"""Interfaces of the handlers that serve the calls of other peers.
+
+`peer.transport` receives the calls and calls these methods. They are answered from state in memory."""
 
 from __future__ import annotations
 
@@ -15,85 +17,92 @@ from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
 
 
 class GroupHandler(Protocol):
-    """What others ask of a member of a group."""
+    """Serves the calls of the other members of a group."""
 
     async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
-        """Lead this round, or say who does. Returns within `join.wait_s`, about."""
+        """Answer a join: lead the round, or name the reason why not. Returns after about `join.wait_s` seconds at the
+        latest."""
 
     async def on_contribution(self, sender: PeerId, opening: ContributionHeader) -> UploadSlot:
-        """A place for a contribution to a shard of ours. Raises PartnerRefused."""
+        """Return a slot for a contribution to a shard that we own. Raises PartnerRefused."""
 
     def on_held(self, fragment: int) -> Base | None:
-        """Which state of the fragment we have; None without a complete one (promise 4)."""
+        """Return the base of our state of the fragment. None: we have no complete state."""
 
     def on_shown(self, name: str, piece: int) -> memoryview | None:
-        """A piece of what we averaged in our last round; None: not, or no longer, shown. The name tells that the caller
-        knows the roster."""
+        """Return a piece of the contributions that we averaged in our last round, for an audit. None: not, or no
+        longer, available. Only a caller that knows the roster can compute `name`."""
 
 
 UNWANTED = "unwanted"
-"""The answer to a summary where nobody looks at summaries."""
+"""Answer of a peer that collects no summaries."""
 
 
 class SummaryCollector(Protocol):
-    """Takes what peers say of themselves, on a node of the run."""
+    """Collects the signed summaries of peers, on a node of the operator."""
 
     def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
-        """Take a signed summary of a caller from this address block. Return why it was dropped, one of
-        `peer.protocol.summary.book.DROPS`; empty: it was taken."""
+        """Add a signed summary that a caller sent from this address block. Return why it was dropped, one of
+        `peer.protocol.summary.book.DROPS`; empty: it was added."""
 
 
 class Handler(Protocol):
-    """Synchronous: answers come from state at hand."""
+    """Serves the calls of other peers, other than those of a group. All methods are synchronous: they answer from state
+    in memory."""
 
     @property
     def group(self) -> GroupHandler | None:
-        """None: this peer is in no group (yet)."""
+        """Handler of group calls. None: this peer is in no group (yet)."""
 
     def on_hello(self, record: PeerRecord) -> None:
-        """A caller proved its key and showed its record."""
+        """A caller proved its key and sent this record."""
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer: ...
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
-        """Whether a swap stream from `sender` is welcome: LOCKED (go on), LATER, TAKEN or REFUSED."""
+        """Answer whether `sender` may start a swap stream: LOCKED (continue), LATER, TAKEN or REFUSED."""
 
     def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
-        """What we know of another peer: its record, if it has one that others may dial; seconds since it was heard
-        from, None: never, or long ago."""
+        """Return what we know of another peer: its record, if others can dial it, and the seconds since our last
+        contact. None: no contact, or long ago."""
 
     def on_receipt(self, sender: PeerId, signed: SignedOpinion) -> SignedOpinion | None:
-        """Take the signature of a partner for ours. None: we have not decided yet, or know no such swap."""
+        """Record a partner's signature of a swap and return ours. None: we have not decided yet whether to accept the
+        swap, or know no such swap."""
 
     def shown_receipts(self) -> list[ShownReceipt]:
-        """Return receipts that others signed for us, at most `MAX_SHOWN`."""
+        """Return receipts that other peers signed for us, at most `MAX_SHOWN`."""
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
-        """(raw, signature) of the amendments behind the `held` first, the last of which has digest `head`."""
+        """Return (raw, signature) of the amendments after the first `held`. `head`: digest of the last amendment that
+        the caller has."""
 
     def on_papers(self, held: Sequence[bytes]) -> list[bytes]:
-        """The papers of the run, as lines, that one lacks who holds those with these digests."""
+        """Return the papers of the run, as lines, without those whose digests are in `held`."""
 
     def on_peers(self, caller: PeerId, shown: Shown) -> list[Shown]:
-        """Records of peers that we know of, our own among them. `shown`: the caller's own, empty when it has none."""
+        """Return records of peers that we know, our own among them. `shown`: the caller's own record; empty: it has
+        none."""
 
     def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
-        """As `SummaryCollector.on_summary`. `UNWANTED`: this peer takes none."""
+        """See `SummaryCollector.on_summary`. Returns `UNWANTED` if this peer collects no summaries."""
 
     def on_manifest(self) -> tuple[bytes, bytes] | None:
-        """(exact manifest bytes, signature), None if we have none yet."""
+        """Return the exact manifest bytes and their signature. None: we have no manifest yet."""
 
     def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
-        """Describe an immutable snapshot to donate; None without a complete state (promise 4), or not yet. `fresh`:
-        a new one, if the state has moved on since the last. `wanted`: this one, if it is still kept. Raises
-        PartnerRefused with what speaks against it."""
+        """Return the description of an immutable snapshot of our state. None: we have no complete state yet. Raises
+        PartnerRefused when the state must not be given.
+
+        `fresh`: make a new snapshot if the state has changed since the last one. `wanted`: name of the snapshot to
+        describe, if it is still available."""
 
     def making(self, snapshot: str) -> Future[Any] | None:
-        """Begin the copy that a named fragment is given from; the work under way, None when there is none to wait
-        for."""
+        """Start to copy the state that this snapshot name stands for. Return the running copy; None: there is nothing
+        to wait for."""
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
-        """Return a piece of a snapshot described before, or of an artifact (`artifact_name`); None when it is gone."""
+        """Return a piece of a snapshot or of an artifact (`artifact_name`). None: it is no longer available."""
 
     def on_artifacts(self, digests: Sequence[bytes]) -> list[bool]:
-        """Tell which of these artifacts are given here; one answer each, in that order."""
+        """Return for each of these digests whether we serve that artifact, in the same order."""

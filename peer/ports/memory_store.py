@@ -1,4 +1,4 @@
-"""The memory of exchanges that outlives the process."""
+"""Interface of the store for exchange state that has to survive a restart."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Protocol
 
 
 class MemoryStore(Protocol):
-    """Keeps what a peer must not forget of its exchanges: a group's rosters, or how far partners of pairs were."""
+    """Stores one value that has to survive a restart: a group's rosters, or the distances to partners of pairs."""
 
     def read(self) -> bytes:
-        """Return what was kept last; empty when there is nothing, or nothing that can be read."""
+        """Return the value that was stored last; empty if there is none or it cannot be read."""
 
     def keep(self, raw: bytes) -> None:
-        """Keep this in place of the former. Called in a worker thread, in groups before a contribution goes out."""
+        """Replace the stored value. Called in a worker thread. In groups it returns before a contribution is sent."""
 
 
 class NoMemoryStore:
-    """A `MemoryStore` that forgets."""
+    """A `MemoryStore` that stores nothing."""
 
     def read(self) -> bytes:
         return b""
@@ -27,9 +27,9 @@ class NoMemoryStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeStores:
-    """All that exchanges keep over a restart."""
+    """The stores of all exchange state that survives a restart."""
 
     quorums: MemoryStore = field(default_factory=NoMemoryStore)
-    """A group's rosters."""
+    """Rosters of a group."""
     partners: MemoryStore = field(default_factory=NoMemoryStore)
-    """Of pairs: how far partners were."""
+    """Distances to the partners of pairs (`peer.protocol.pair.clip.ClipMemory`)."""

@@ -1,4 +1,4 @@
-"""The ports of one peer, together."""
+"""All ports of one peer as one value."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from peer.ports.transport import Transport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerPorts:
-    """Everything outside of one peer that its rounds talk to: real ones in a daemon, simulated ones in virtual time."""
+    """Everything outside of a peer that its rounds talk to. A daemon passes real implementations, the simulator those
+    in virtual time."""
 
     clock: Clock
     directory: Directory
     transport: Transport
     trainer: Trainer
     signer: Signer
-    """Signs what a group agrees on."""
+    """Signs rosters and results of groups."""
     offload: Offload
-    """Runs codec and outer step off the event loop."""
+    """Runs codec and outer step outside the event loop."""
     secret: Callable[[], int] = field(default=partial(secrets.randbits, 64))
-    """Draws 64 bits that no other peer can know."""
+    """Draw 64 bits that no other peer can predict."""

@@ -1,4 +1,4 @@
-"""The memory of receipts that outlives the process."""
+"""Interface of the store for a peer's chain of receipts."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Protocol
 
 
 class ReceiptStore(Protocol):
-    """Keeps the records of a chain (`peer.protocol.pair.receipt_chain`), and never changes one."""
+    """Append-only store of the records of a chain (`peer.protocol.pair.receipt_chain`)."""
 
     def read(self) -> Iterator[bytes]:
-        """All records, in order. Raises HomeUnusable."""
+        """Return all records in order. Raises HomeUnusable."""
 
     def append(self, record: bytes) -> None:
-        """Keep one more record, behind those that were read and appended. Raises HomeUnusable; it is then not kept."""
+        """Append a record. Raises HomeUnusable; the record is then not stored."""
 
     def set_aside(self) -> None:
-        """Begin anew; what was kept stays beside it. Raises HomeUnusable."""
+        """Start an empty chain, and keep the old one beside it under another name. Raises HomeUnusable."""
 
 
 class MemoryReceipts:
-    """A `ReceiptStore` that lasts as long as the process."""
+    """A `ReceiptStore` in memory."""
 
     def __init__(self) -> None:
         self.records: list[bytes] = []

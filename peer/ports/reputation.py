@@ -1,4 +1,4 @@
-"""Who is told what callers do wrong."""
+"""Interface through which the transport reports misbehaving callers."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from peer.protocol.messages import PeerId
 
 
 class CallerReputation(Protocol):
-    """Who is told of what callers do wrong, and says whom to turn away. Never blocks."""
+    """Records offences of callers, and decides which peers are refused. No method blocks."""
 
     def penalize(self, peer: PeerId, code: Code, reason: str) -> None:
-        """A caller that proved its key was refused for something it did."""
+        """Record that a caller that proved its key was refused for something it did."""
 
     def refused(self, address: str, code: Code, reason: str) -> None:
-        """A caller that proved no key was refused."""
+        """Record that a caller that proved no key was refused."""
 
     def is_proven(self, peer: PeerId) -> bool:
-        """Whether the peer earned trust, so that strangers never take its place."""
+        """Return whether this peer is proven, so that strangers cannot take its place."""
 
     def exclusion_reason(self, peer: PeerId) -> str:
-        """Why a peer is out of favour and for how long, for a person; empty: it is not."""
+        """Return why this peer is refused and for how long, for people to read. Empty: it is not."""
 
 
 class NoReputation:
-    """A `Conduct` that minds nothing: until a daemon says otherwise."""
+    """A `CallerReputation` that records nothing and refuses nobody."""
 
     def penalize(self, peer: PeerId, code: Code, reason: str) -> None: ...
 

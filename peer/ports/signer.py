@@ -1,4 +1,4 @@
-"""Signs and checks what peers agree on."""
+"""Interface for signatures of groups."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from peer.protocol.messages import PeerId
 
 
 class Signer(Protocol):
+    """Signs with this peer's key, and verifies signatures of other peers."""
+
     def sign(self, raw: bytes) -> bytes: ...
 
     def verify(self, peer: PeerId, raw: bytes, signature: bytes) -> bool: ...
