@@ -1,18 +1,19 @@
-"""Eager updates (arXiv 2502.12996): a member of a group steps at once with its own fresh part, and later with the
-others', when their exchange is over.
+"""Eager updates (arXiv 2502.12996): a member of a group steps at once with its own new contribution, and later with the
+contributions of the others, when their exchange has ended.
 
-The paper's member i feeds its outer optimizer with the mean of a period ago, its own part exchanged for the fresh one:
+In the paper, member i feeds its outer optimizer with the group's mean of one period ago, in which its own old
+contribution is replaced by the new one:
 
     x_t = G_{t-1} + (g_{i,t} - g_{i,t-1}) / M,   in the first step g_{i,0} / M
 
-So each member has outer_params of its own. The rules of groups are linear. So the same params are the sum of a state
-that took G_0 … G_{t-1}, which all members share bit for bit, and of the own part:
+Each member then has outer_params of its own. Because the rules of groups are linear, these equal the sum of a state
+that took G_0 … G_{t-1}, which all members share bit for bit, and of the member's own part:
 
     speed_t = outer_momentum * speed_{t-1} + g_{i,t} / M
     ahead_t = outer_params - outer_lr * (g_{i,t} / M + outer_momentum * speed_t)
 
-`ahead` is what the trainer goes on with, and what its next work counts against. Shared state and exchange stay as they
-are without eager updates: joiners, catching up and quorums know nothing of it."""
+The trainer continues from `ahead`, and its next work is counted from there. The shared state and the exchange are the
+same as without eager updates, so joins, catch-up and quorums need no special case."""
 
 from __future__ import annotations
 
@@ -27,24 +28,26 @@ from peer.outer.arithmetic import blocks
 
 @dataclass(slots=True)
 class LookAhead:
-    """One fragment's own part, flat fp32. It begins as the shared state, with a joiner as at the start of a run."""
+    """A member's own part of one fragment, flat fp32. At the start, and for a joiner, it equals the shared state."""
 
     base: Tensor
-    """The params that the trainer's work is counted from. The work on its way is `base - ahead`."""
+    """Params from which the trainer's work is counted. The work that is being exchanged is `base - ahead`."""
     ahead: Tensor
+    """outer_params plus the own part: what the trainer continues from."""
     speed: Tensor
-    """The own part of the momentum, without the work on its way."""
+    """Own part of the momentum, without the work that is being exchanged."""
     weight: float = 0.0
-    """Factor of the work on its way in the own part."""
+    """Factor of the work that is being exchanged: its share, divided by the number of members."""
 
     @classmethod
     def at(cls, outer: Tensor) -> LookAhead:
+        """Return the own part for a member that starts from this shared state."""
         return cls(outer.clone(), outer.clone(), torch.zeros_like(outer))
 
     def advance(self, params: Tensor, outer: Tensor, weight: float, outer_lr: float, outer_momentum: float) -> Tensor:
-        """Take the own step with the trainer's `params`. Return what the trainer has to add to them.
+        """Take the own step with the trainer's `params`. Return the difference that the trainer has to add to them.
 
-        weight: share of the work that counts, over the number of members."""
+        weight: the share of the work that counts, divided by the number of members."""
         self.weight, shift = weight, torch.empty_like(outer)
         for part in blocks(outer.numel()):
             fresh = torch.sub(self.base[part], params[part]).mul_(weight)
@@ -55,7 +58,8 @@ class LookAhead:
         return shift
 
     def settle(self, spans: Sequence[tuple[int, int]], outer_momentum: float) -> None:
-        """The work on its way was applied or dropped. spans: elements in which the group has a mean."""
+        """Add the exchanged work to the own momentum, once the group's result was applied or dropped. spans: element
+        ranges for which the group has a mean."""
         for start, end in spans:
             for part in blocks(end - start):
                 span = slice(start + part.start, min(start + part.stop, end))
@@ -64,6 +68,6 @@ class LookAhead:
         self.base.copy_(self.ahead)
 
     def shift(self, difference: Tensor) -> None:
-        """The shared state has changed by this, and the trainer's params too."""
+        """Add a change of the shared state, which the trainer's params received too."""
         self.base.add_(difference)
         self.ahead.add_(difference)

@@ -1,4 +1,4 @@
-"""Memory that the system gives when it is first written, and gets back with the last view.
+"""Memory from anonymous pages: allocated when first written, and returned to the system when the last view is gone.
 
 Other memory that a daemon frees stays with the process (`peer.node.process`)."""
 
@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 FEW = 2**18
-"""Elements below which pages of their own are not worth a call of the system."""
+"""Below this number of elements, separate pages are not worth a system call."""
 
 
 def pages(nbytes: int) -> memoryview:
-    """Return zeros. A page that is only read takes no memory."""
+    """Return zeroed memory of `nbytes` bytes. Pages that are only read use no memory."""
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # the default is shared memory, which reading fills
     return memoryview(mmap.mmap(-1, max(1, nbytes), flags=private))[:nbytes]
 
 
 def zeros(elements: int) -> Tensor:
-    """Return flat fp32 zeros, as `pages` where there are many."""
+    """Return flat fp32 zeros. Large tensors use `pages`."""
     if elements < FEW:
         return torch.zeros(elements)
     return torch.frombuffer(pages(4 * elements), dtype=torch.float32)

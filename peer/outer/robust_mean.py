@@ -1,4 +1,5 @@
-"""The mean over a group, as the owner of a shard makes it once for everybody."""
+"""Weighted mean of a group's contributions, robust against members that send too long vectors or claim too many tokens.
+The owner of a shard computes it for all members."""
 
 from __future__ import annotations
 
@@ -11,27 +12,28 @@ import torch
 from torch import Tensor
 
 LONG = 1.5
-"""A contribution counts for so many times the median norm at most: a longer one is made that long (norm clipping: Sun
-et al. 2019, arXiv 1911.07963). Those of equal work are equally long within a tenth or so; for what one member can spoil
-see `benchmarks/liars.py`."""
+"""A contribution longer than this times the median norm is scaled down to that length (norm clipping: Sun et al. 2019,
+arXiv 1911.07963). Contributions of equal work differ in length by about a tenth. `benchmarks/liars.py` measures what
+one member can spoil."""
 HEAVY = 2.0
-"""No contribution weighs more than so many times the median: tokens are its sender's word."""
+"""No contribution weighs more than this times the median, because the token counts are claims of the senders."""
 FASTEST = 20.0
-"""What a member claims beyond so many times the median excuses nothing: no machine is believed to be faster, in the
-time that all members had."""
+"""Largest factor by which a member's tokens may exceed the median and still justify a longer contribution (`ABSURD`).
+No machine is assumed to be faster than that."""
 FEW, WIDE = 3, 10.0
-"""Among so few it cannot be told who lies and who has a fast machine: both bounds are wide then."""
+"""Up to `FEW` contributions, a liar and a fast machine cannot be told apart. `LONG` and `HEAVY` are then both
+`WIDE`."""
 ABSURD = 100.0
-"""So many times the median norm, and as many times more as its sender did more than the median (`FASTEST` at most), is
-no honest work: it is refused. In its first ten steps an inner optimizer is slow, so ten times the steps can be a
-hundred times the way."""
+"""A contribution is refused if it is longer than this times the median norm, times the ratio of its tokens to the
+median (`FASTEST` at most). In its first ten steps an inner optimizer is slow, so ten times the steps can give a hundred
+times the length."""
 
 PIECE = 2**16
-"""Elements whose doubles are in memory at a time: half a megabyte."""
+"""Elements that are converted to double at a time: half a megabyte."""
 
 
 class Sliced(Protocol):
-    """Flat values that are read part by part; a tensor is one."""
+    """Flat values that are read slice by slice, such as a tensor."""
 
     def numel(self) -> int: ...
 
@@ -39,13 +41,16 @@ class Sliced(Protocol):
 
 
 def norm(values: Sliced) -> float:
-    """L2, in double precision; infinite or NaN when a value is. A temporary of `PIECE` at most."""
+    """Return the L2 norm in double precision; infinite or NaN if a value is. Temporaries have at most `PIECE`
+    elements."""
     return math.sqrt(square(values))
 
 
 def square(values: Sliced) -> float:
-    """Return the square of the L2 norm. It is the same to the bit on every machine: a member makes an owner's mean
-    again, and compares. So the order of the additions is written down here, and left to no library."""
+    """Return the square of the L2 norm, the same to the bit on every machine.
+
+    Members recompute an owner's mean and compare it. So the order of the additions is fixed here and not left to a
+    library."""
     total = 0.0
     for start in range(0, values.numel(), PIECE):
         part = values[slice(start, min(start + PIECE, values.numel()))].to(torch.float64, copy=True)
@@ -59,7 +64,7 @@ def square(values: Sliced) -> float:
 
 
 def fractions(tokens: Sequence[int]) -> list[float]:
-    """Return the weight of each contribution: w_i / sum(w_i), w_i = tokens_i, but HEAVY times the median at most."""
+    """Return the weight of each contribution: w_i / sum(w_i), where w_i = min(tokens_i, HEAVY * median tokens)."""
     heaviest = (HEAVY if len(tokens) > FEW else WIDE) * median_low(tokens)
     weights = [min(float(count), heaviest) for count in tokens]
     total = sum(weights)
@@ -67,20 +72,22 @@ def fractions(tokens: Sequence[int]) -> list[float]:
 
 
 def equal_fractions(tokens: Sequence[int]) -> list[float]:
-    """Return the weight of each contribution where all count alike: FedFix (arXiv 2206.10189) finds the optimum of the
-    objective in which each member is as important as it weighs on average."""
+    """Return the same weight for each contribution. FedFix (arXiv 2206.10189): the optimum is then that of the
+    objective in which each member is as important as its average weight."""
     return [1.0 / len(tokens)] * len(tokens)
 
 
 Weigh = Callable[[Sequence[int]], list[float]]
-"""Maps the tokens of the contributions to their weights, which add up to 1."""
+"""Maps the tokens of the contributions to their weights, which sum to 1."""
 WEIGHTS: dict[str, Weigh] = {"tokens": fractions, "equal": equal_fractions}
-"""The rules of weights, each under its name in a manifest."""
+"""Weighting rules by their name in a manifest."""
 
 
 def factors(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
-    """Return the factor of each contribution: 1; less when it is longer than LONG times the (lower) median norm; 0
-    when it is to be refused. All 1 when the median is zero. `tokens`: what their senders say."""
+    """Return the factor of each contribution: 1; less for one longer than `LONG` times the lower median norm; 0 for one
+    that has to be refused.
+
+    All factors are 1 if the median is zero. `tokens`: counts as the senders claim them."""
     usual, work = median_low(norms), max(1.0, median_low(tokens))
     most, found = (LONG if len(norms) > FEW else WIDE) * usual, []
     for norm_, count in zip(norms, tokens, strict=True):
@@ -90,9 +97,11 @@ def factors(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
 
 
 def weighted_mean(values: Sequence[Tensor], tokens: Sequence[int], weigh: Weigh = fractions) -> Tensor:
-    """The sum of x_i times its fraction and its factor in fp32, product and sum rounded one by one, in the order given.
-    The tensors are flat fp32 of one length, none to be refused, and are overwritten; the first of them is returned. (An
-    owner makes the same part by part: `peer.exchange.group.reduce`.)"""
+    """Return the sum of x_i times its weight and its factor, in fp32. Products and sums are rounded one by one, in the
+    given order.
+
+    The tensors are flat fp32 of equal length, and none has to be refused. They are overwritten, and the first one is
+    returned. (`peer.exchange.group.reduce` computes the same part by part.)"""
     assert len(values) == len(tokens) > 0
     shrink = factors([norm(one) for one in values], tokens)
     weights = [fraction * factor for fraction, factor in zip(weigh(tokens), shrink, strict=True)]

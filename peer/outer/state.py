@@ -1,4 +1,5 @@
-"""A peer's outer state, which is evaluated, archived, donated, and moved by the outer rule."""
+"""A peer's outer state: `outer_params` and momentum, which the outer rule moves and which are evaluated, saved and
+served."""
 
 from __future__ import annotations
 
@@ -34,42 +35,42 @@ from peer.protocol.model.layout import Layout
 class OuterState:
     """The model's outer state: `outer_params` and `outer_momentum`, flat fp32 in layout order.
 
-    Memory for the momentum is allocated on the first write, so that a rule without momentum never uses any. The params
-    may lie in memory shared with the trainer, which only reads them.
+    The momentum uses memory only once it is written, so a rule without momentum never needs any. The params may be in
+    memory shared with the trainer, which only reads them.
 
-    Only `peer.rounds.commit` changes the state during a run. It calls `step_with` in a worker thread: at most one step
-    at a time for a fragment, while steps of different fragments may run concurrently."""
+    During a run only `peer.rounds.commit` changes the state. It calls `step_with` in a worker thread: at most one step
+    of a fragment at a time, while steps of different fragments may run concurrently."""
 
     layout: Layout
     params: Tensor
     momentum: Tensor
     ahead: dict[int, LookAhead] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The own part of eager updates, by the number of its fragment. It is there from the first update on."""
+    """Own part of eager updates by fragment number. An entry exists from the first update on."""
     _under_way: int = field(default=0, init=False, repr=False)
     _begun: int = field(default=0, init=False, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     @classmethod
     def fresh(cls, layout: Layout, params: Tensor) -> OuterState:
-        """Momentum zero: pair topology, first start and joiners alike."""
+        """Return a state with zero momentum, for pairs, first starts and joiners."""
         assert params.shape == (layout.elements,), (params.shape, layout.elements)
         return cls(layout, params.to(torch.float32), zeros(layout.elements))
 
     @property
     def busy(self) -> bool:
-        """A step is under way in a thread: nobody may copy the params now."""
+        """Whether a step is running in a thread. The params must not be copied then."""
         return self._under_way > 0
 
     @property
     def begun(self) -> int:
-        """How many steps have ever begun. A copy made in another thread is whole if this is the same before and after,
-        and neither time `busy`."""
+        """Number of steps started so far. A copy that another thread made is consistent if this number is the same
+        before and after it, and `busy` was false both times."""
         return self._begun
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Around every `step_with`, from before it is handed to its thread until it is done: `busy` meanwhile. Several
-        may be under way."""
+        """Context around each `step_with`, from before it is passed to its thread until it has ended. Sets `busy`.
+        Contexts of several steps may overlap."""
         with self._lock:
             self._under_way += 1
             self._begun += 1
@@ -80,12 +81,12 @@ class OuterState:
                 self._under_way -= 1
 
     def fragment(self, fragment: int) -> Tensor:
-        """A view of one fragment of `params`."""
+        """Return a view of one fragment of `params`."""
         return self._views(fragment)[0]
 
     def step_with(self, fragment: int, values: OuterValues, method: StepMethod) -> bytes:
-        """Take the outer step of a fragment that these values make. Return the digest of its state afterwards where the
-        members of a group compare it, else nothing: hashing takes longer than a step."""
+        """Apply the outer step that these values describe. Return the digest of the new state of the fragment if it is
+        a group's, whose members compare it; else empty bytes, because hashing takes longer than the step."""
         match values:
             case OwnWork() as own:
                 self._meet(fragment, own, None, method)
@@ -102,8 +103,10 @@ class OuterState:
         return b""
 
     def _meet(self, fragment: int, own: OwnWork, partner: Tensor | None, method: StepMethod) -> None:
-        """Take the step of a pair, or of a peer alone. What is given is only read. Temporaries are of a block, and made
-        before anything is moved."""
+        """Apply the step of a pair, or of a peer alone.
+
+        The inputs are only read. Temporaries have the size of a block and are allocated before anything changes, so
+        that a lack of memory leaves the state intact."""
         rule, (outer, momentum) = method.outer_rule, self._views(fragment)
         elements = outer.numel()
         theirs = None if partner is None else partner[:elements]
@@ -129,21 +132,21 @@ class OuterState:
     def contribution(
         self, fragment: int, own: Tensor, rule: StepRule, share: float = 1.0, base: Tensor | None = None
     ) -> Tensor:
-        """Return this peer's contribution to its group, (base - own) * share, corrected where the rule does that.
+        """Return this peer's contribution to its group: (base - own) * share, corrected if the rule does so.
 
-        own: the snapshot of the fragment, flat fp32, which is overwritten. base: what its work is counted from. None:
-        outer_params."""
+        own: snapshot of the fragment, flat fp32, which is overwritten. base: params from which the work is counted.
+        None: outer_params."""
         gradient = pseudo_gradient_(own, self.fragment(fragment) if base is None else base, share)
-        if rule.corrects:  # others have no momentum that would have to be read
+        if rule.corrects:  # only then: reading the momentum would allocate its pages
             momentum = self._views(fragment)[1]
             for start, end in tensor_spans(self.layout, fragment):
                 rule.correct(gradient[start:end], momentum[start:end])
         return gradient
 
     def put(self, fragment: int, params: Tensor, momentum: Tensor) -> None:
-        """Take over another peer's state of a fragment, flat fp32 both. Around it `stepping`, as around a step.
+        """Replace the state of a fragment by another peer's, both flat fp32. The caller holds `stepping`.
 
-        `params` then holds what was added to ours."""
+        Afterwards `params` contains the difference to the previous outer_params."""
         outer, own_momentum = self._views(fragment)
         for part in blocks(outer.numel()):
             added = torch.sub(params[part], outer[part])
@@ -152,16 +155,17 @@ class OuterState:
         own_momentum.copy_(momentum)
 
     def refound(self, params: Tensor) -> None:
-        """Replace the params of the model by a state that the operator names; momentum zero. Around it `stepping`."""
+        """Replace the params of the whole model by the state that a `refound` amendment names, with zero momentum. The
+        caller holds `stepping`."""
         self.params.copy_(params)
         for part in blocks(self.momentum.numel()):
-            if self.momentum[part].any():  # zeros that nothing wrote to take no memory
+            if self.momentum[part].any():  # do not write to pages that are still zero: that would allocate them
                 self.momentum[part].zero_()
 
     def _descend(
         self, fragment: int, mean_gradient: Tensor, spans: Sequence[tuple[int, int]], method: StepMethod
     ) -> None:
-        """Take the step along the group's mean pseudo-gradient, bit for bit the same on every member."""
+        """Apply the step along the group's mean pseudo-gradient: bit for bit the same on every member."""
         rule, (outer, momentum) = method.outer_rule, self._views(fragment)
         assert mean_gradient.shape == outer.shape, (mean_gradient.shape, outer.shape)
         edges = [0, *(edge for span in spans for edge in span), outer.numel()]
@@ -170,14 +174,16 @@ class OuterState:
             rule.descend(outer[start:end], momentum[start:end], mean_gradient[start:end], method)
 
     def digest(self, fragment: int) -> bytes:
-        """BLAKE3 over the little-endian fp32 bytes of the fragment's outer_params, then of its momentum; 32 bytes. Two
-        members of a group with equal digests are equal after the next step too."""
+        """Return the BLAKE3 digest (32 bytes) of the fragment's outer_params, then of its momentum, as little-endian
+        fp32.
+
+        Members of a group with equal digests also have equal states after the next step."""
         hasher = blake3()
         for values in self._views(fragment):
             hasher.update(values.numpy().astype("<f4", copy=False).data.cast("B"))
         return hasher.digest()
 
     def _views(self, fragment: int) -> tuple[Tensor, Tensor]:
-        """(params, momentum) of one fragment."""
+        """Return views (params, momentum) of one fragment."""
         start, end = self.layout.fragment_span(fragment)
         return self.params[start:end], self.momentum[start:end]

@@ -1,4 +1,4 @@
-"""The values that an exchange returns for an outer step. Each kind of them makes another step."""
+"""The values that an exchange returns for an outer step. Each class leads to a different step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class StepConstants(Protocol):
-    """The constants of an outer step; a resolved method has them."""
+    """The constants of an outer step. A resolved method has them."""
 
     @property
     def outer_lr(self) -> float: ...
@@ -20,30 +20,32 @@ class StepConstants(Protocol):
 
     @property
     def consensus(self) -> float:
-        """The pull towards the partner's outer_params, or towards what it sends. 0: the rule has none."""
+        """Strength of the pull towards the partner's outer_params, or towards what it sends. 0: the rule has no such
+        pull."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepBlock:
-    """A block of a fragment, in the step of a pair or of a peer alone. All are flat fp32 of one length."""
+    """One block of a fragment in the step of a pair or of a peer alone. All tensors are flat fp32 of the same
+    length."""
 
     outer: Tensor
-    """It is moved, as is the momentum."""
+    """Changed by the step, as is `momentum`."""
     momentum: Tensor
     own: Tensor
-    """A copy of the own params, which may be overwritten."""
+    """Copy of the own params. The step may overwrite it."""
     share: float
-    """The part of the own work since the last outer step that counts, in (0, 1]."""
+    """Fraction of the own work since the last outer step that counts, in (0, 1]."""
     partner: Tensor | None
-    """The partner's params, which are only read. None: there is no partner. It has scaled its share already."""
+    """The partner's params, read only, already scaled by its share. None: there is no partner."""
     partner_outer: Tensor | None
-    """The partner's outer_params of before its step, where they travelled."""
+    """The partner's outer_params before its step. None: the method does not send them."""
     spare: Tensor
-    """May be overwritten."""
+    """Scratch memory."""
 
 
 class StepRule(Protocol):
-    """An outer rule (`peer.methods.rule.OuterRule`)."""
+    """Interface of an outer rule (`peer.methods.rule.OuterRule`)."""
 
     @property
     def corrects(self) -> bool: ...
@@ -56,7 +58,7 @@ class StepRule(Protocol):
 
 
 class StepMethod(StepConstants, Protocol):
-    """A method, as an outer step sees it."""
+    """The part of a method that an outer step uses."""
 
     @property
     def outer_rule(self) -> StepRule: ...
@@ -64,38 +66,38 @@ class StepMethod(StepConstants, Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnWork:
-    """This peer's snapshot of a fragment, for a solo step. The step only reads it."""
+    """This peer's snapshot of a fragment, for a solo step, which only reads it."""
 
     params: Tensor
     """Flat fp32 of the fragment."""
     share: float
-    """The part of the work since the last outer step that counts, in (0, 1]."""
+    """Fraction of the work since the last outer step that counts, in (0, 1]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartnerParams:
-    """A partner's decoded params, for the step of a pair. The step only reads them."""
+    """A partner's decoded params, for the step of a pair, which only reads them."""
 
     own: OwnWork
     partner: Tensor
-    """Flat fp32 of the fragment. The partner's outer_params follow them where the method sends them
-    (`Method.sends_outer`). The partner has scaled its work already."""
+    """Flat fp32 of the fragment, already scaled by the partner's share. The partner's outer_params follow if the method
+    sends them (`Method.sends_outer`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeanGradient:
-    """A group's mean pseudo-gradient. The step overwrites it."""
+    """A group's mean pseudo-gradient, which the step overwrites."""
 
     gradient: Tensor
-    """Flat fp32 of the fragment; outside the spans it may hold anything."""
+    """Flat fp32 of the fragment. Values outside the spans are undefined."""
     spans: Sequence[tuple[int, int]]
-    """Ascending half-open ranges of elements. Params and momentum between them stay as they are."""
+    """Ascending half-open element ranges. Params and momentum outside of them do not change."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupState:
-    """The group's state of a fragment, which replaces ours. Flat fp32 both. Afterwards `params` holds the difference
-    to what ours were."""
+    """The group's state of a fragment, which replaces ours; both flat fp32. Afterwards `params` contains the difference
+    to our previous params."""
 
     params: Tensor
     momentum: Tensor
@@ -103,10 +105,10 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class NoStep:
-    """Nothing to step with: the fragment's state stays."""
+    """No values: the state of the fragment does not change."""
 
     digest: bytes = b""
-    """The digest of that state, where the members of a group compare it."""
+    """Digest of that state if it is a group's, whose members compare it; else empty."""
 
 
 OuterValues = OwnWork | PartnerParams | MeanGradient | GroupState | NoStep
