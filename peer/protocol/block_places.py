@@ -1,7 +1,8 @@
-"""Places for callers, shared among address blocks.
+"""A limited number of places for callers, shared fairly among address blocks.
 
-Keys are free, addresses are not. When all places are taken, the block that holds most of them loses one to a newcomer
-of a smaller block. Proven peers keep their places, and some places are for them alone. The module is pure."""
+A key costs nothing, an address does. When all places are taken, a newcomer takes a place from the address block that
+has most, if its own block has fewer. Proven peers cannot lose their place, and some places are reserved for them. The
+module is pure."""
 
 from __future__ import annotations
 
@@ -22,15 +23,15 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Placing(Generic[K]):
-    """The answer to one that wants a place."""
+    """The result of `BlockPlaces.enter`."""
 
     admitted: bool
     evicted: K | None = None
-    """The holder that has just lost its place to the newcomer."""
+    """The holder that lost its place to the newcomer."""
 
 
 class BlockPlaces(Generic[K]):
-    """At most `places` holders, of which strangers get all but `reserve`."""
+    """At most `places` holders. Peers that are not proven get all places but `reserve`."""
 
     def __init__(self, places: int, reserve: int = 0) -> None:
         assert 0 <= reserve < places, (reserve, places)
@@ -45,12 +46,12 @@ class BlockPlaces(Generic[K]):
         return holder in self._held
 
     def enter(self, holder: K, block: str, *, host: str = "", proven: bool = False) -> Placing[K]:
-        """Give a place to `holder`, an address of `block` (`peer.protocol.endpoints.block_of`).
+        """Give `holder` a place. `block`: the address block it calls from (`peer.protocol.endpoints.block_of`).
 
-        A newcomer of the block that holds most is turned away, unless `host` is given: then the host of this block that
-        holds most loses a place to a newcomer of a host that holds fewer. A block that holds as many as another loses
-        nothing to it. Of a block that loses a place the host that holds most loses its youngest. A holder that enters
-        again keeps its place."""
+        If all places are taken, the block with most places loses one, provided that the newcomer's block still has
+        fewer when the newcomer is counted. Otherwise, with `host`, the same rule applies between the hosts of the
+        newcomer's own block. In the chosen block, the youngest holder of the host with most places is evicted. A holder
+        that enters again keeps its place."""
         if holder in self._held:
             self._held[holder].proven |= proven
             return Placing(True)
@@ -64,16 +65,16 @@ class BlockPlaces(Generic[K]):
         return Placing(True, victim)
 
     def would_admit(self, block: str, *, proven: bool = False) -> bool:
-        """Return whether a newcomer of this block would get a place."""
+        """Return whether a newcomer from this block would get a place."""
         return self._has_room(proven=proven) or self._victim(block, "", proven=proven) is not None
 
     def prove(self, holder: K) -> None:
-        """Note that the holder turned out to be a proven peer: it keeps its place from here on."""
+        """Mark the holder as a proven peer, which cannot be evicted."""
         if (place := self._held.get(holder)) is not None:
             place.proven = True
 
     def is_proven(self, holder: K) -> bool:
-        """Return whether the holder keeps its place."""
+        """Return whether the holder has a place and cannot be evicted."""
         return holder in self._held and self._held[holder].proven
 
     def leave(self, holder: K) -> None:
@@ -85,8 +86,8 @@ class BlockPlaces(Generic[K]):
         return len(self._held) < self._places and (proven or strangers < self._places - self._reserve)
 
     def _victim(self, block: str, host: str, *, proven: bool) -> K | None:
-        """Return the holder that makes room. None: no block and no host of the newcomer's block holds more than the
-        newcomer's own, or only proven holders are there."""
+        """Return the holder to evict. None: neither another block nor a host of the newcomer's block has more places
+        than the newcomer's own, or all holders are proven."""
         strangers = [(holder, place) for holder, place in self._held.items() if not place.proven]
         blocks = Counter(place.block for _, place in strangers)
         if not blocks:

@@ -1,4 +1,4 @@
-"""Places in a peer's data as text, for journals: `epoch.place.window`, and lists of skipped shards."""
+"""Text form of places in a peer's data, for journals: `epoch.place.window`, and lists of skipped shards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from peer.protocol.sampling import Cursor
 
 MOST_TEXT = 1900
-"""Characters of a list of skipped shards. A longer one is cut, and ends in `…`."""
+"""Maximum characters of a list of skipped shards. A longer list is cut and ends with `…`."""
 
 _CURSOR = re.compile(r"(\d{1,18})\.(\d{1,18})\.(\d{1,18})")
 _SKIPS = re.compile(r"(\d{1,18})\.(\d{1,9})(?:-(\d{1,9})|@(\d{1,18}))?")
@@ -20,7 +20,7 @@ def cursor_text(cursor: Cursor) -> str:
 
 
 def parse_cursor(text: str) -> Cursor:
-    """Read a cursor. Raises ValueError."""
+    """Parse `epoch.place.window`. Raises ValueError."""
     found = _CURSOR.fullmatch(text)
     if found is None:
         raise ValueError(f"{text[:40]!r} is no place in the data")
@@ -28,7 +28,7 @@ def parse_cursor(text: str) -> Cursor:
 
 
 def skips_text(skips: Sequence[Cursor]) -> str:
-    """Write skipped shards: `0.3-7` are places 3 to 7 of epoch 0, `0.9@512` is the rest of place 9 from window 512."""
+    """Format skipped shards: `0.3-7` are places 3 to 7 of epoch 0, `0.9@512` is place 9 from window 512 on."""
     words: list[str] = []
     for first, last in _runs(sorted(set(skips))):
         word = f"{first.epoch}.{first.place}"
@@ -38,7 +38,7 @@ def skips_text(skips: Sequence[Cursor]) -> str:
 
 
 def parse_skips(text: str) -> list[Cursor]:
-    """Read what `skips_text` wrote. Raises ValueError, also for a list that was too long to be written."""
+    """Parse the text of `skips_text`. Raises ValueError, also for a list that was cut because it was too long."""
     found: list[Cursor] = []
     for word in text.split():
         match = _SKIPS.fullmatch(word)
@@ -52,7 +52,7 @@ def parse_skips(text: str) -> list[Cursor]:
 
 
 def _runs(skips: Sequence[Cursor]) -> Iterable[tuple[Cursor, Cursor]]:
-    """Group neighbours that were skipped from their first window on."""
+    """Group consecutive places that were skipped from their first window on."""
     if not skips:
         return
     first = skips[0]

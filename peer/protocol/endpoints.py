@@ -1,4 +1,4 @@
-"""Addresses of the form host:port, and the blocks that they lie in."""
+"""Endpoints of the form `host:port`, and the address blocks that they belong to."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _SEEN = re.compile(r"(ipv4|ipv6):(.+):\d+\Z")
 
 
 def host_of_caller(seen_as: str) -> str:
-    """Return the host of gRPC's `ipv4:192.0.2.7:55312` or `ipv6:%5B2001:db8::7%5D:55312`, empty for anything else. An
-    IPv4 caller of a dual-stack listener is returned as IPv4."""
+    """Return the host of a gRPC peer name (`ipv4:192.0.2.7:55312` or `ipv6:%5B2001:db8::7%5D:55312`). Empty for any
+    other text. An IPv4 caller of a dual-stack listener is returned as IPv4."""
     match = _SEEN.match(urllib.parse.unquote(seen_as)[:128])
     if match is None:
         return ""
@@ -27,11 +27,12 @@ def host_of_caller(seen_as: str) -> str:
 
 
 RELAYED = "relay:"
-"""Start of the address of a caller that came by way of a relay, whose peer id follows. Its own address is not known."""
+"""Prefix of the address of a caller that comes through a relay. The relay's peer id follows; the caller's own address
+is not known."""
 
 
 def join_host(host: str, port: int) -> str:
-    """`host:port`, IPv6 in brackets."""
+    """Return `host:port`, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -41,27 +42,28 @@ def host_of(endpoint: str) -> str:
 
 
 def port_of(endpoint: str) -> int:
-    """Return the port of a `host:port`; 0: it has none."""
+    """Return the port of a `host:port`. 0: it has none."""
     port = endpoint.rpartition(":")[2]
     return int(port) if port.isdecimal() and len(port) <= 5 else 0
 
 
 HERE = "here"
-"""The block of this machine's own addresses."""
+"""Block of this machine's own addresses."""
 MAX_KNOWN = 4096
-"""Hosts whose blocks are kept. A round asks for the block of every stranger in sight."""
+"""Hosts whose blocks are cached. A round computes the block of every visible stranger."""
 PREFIXES = {4: 24, 6: 56}
-"""Length of the block that one customer or hoster is likely to have, by version of the address."""
+"""Prefix length of the block that one customer or hoster is likely to have, by IP version."""
 
 
 def block_of(endpoint: str) -> str:
-    """Return the block of a `host:port`. Names count by their last two labels: whoever has a domain makes names."""
+    """Return the address block of a `host:port`: the network of an IP address, or the last two labels of a name,
+    because the owner of a domain can create any number of names in it."""
     return block_of_host(endpoint.rpartition(":")[0])
 
 
 @lru_cache(MAX_KNOWN)
 def block_of_host(host: str) -> str:
-    """Return the block of a host, as `block_of` does."""
+    """Return the address block of a host, see `block_of`."""
     host = host.strip("[]").partition("%")[0]
     try:
         address = ipaddress.ip_address(host)
@@ -74,11 +76,11 @@ def block_of_host(host: str) -> str:
 
 
 NAMED = "named"
-"""The network of all names together, for names are free: there are services that give one to every address."""
+"""The common network of all names. Names cost nothing: some services give one to every address."""
 
 
 def voice_of(endpoint: str) -> str:
-    """Return the network that the word of a peer counts for which answers at this `host:port`: its block."""
+    """Return the network as which a peer that answers at this `host:port` has a vote: its block, or `NAMED`."""
     return block_of(endpoint) if version_of(endpoint) else NAMED
 
 
@@ -92,9 +94,9 @@ def version_of(endpoint: str) -> int:
 
 
 def interleaved(endpoints: Iterable[str]) -> tuple[str, ...]:
-    """Return endpoints with those of IPv6 and of IPv4 by turns, as far as there are both (RFC 8305, section 4).
+    """Return the endpoints with IPv6 and IPv4 alternating, as long as there are both (RFC 8305, section 4).
 
-    Names count as the version before them. Within a version the order stays."""
+    A name counts as the version of the endpoint before it. The order within a version stays."""
     by_version: dict[bool, list[str]] = {}
     six = False
     for endpoint in endpoints:

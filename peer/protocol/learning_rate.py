@@ -1,4 +1,4 @@
-"""The shape of the inner learning rate over a run."""
+"""Shape of the inner learning rate over a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import Literal
 
 Schedule = Literal["cosine", "linear", "wsd"]
-"""Shape of the learning rate after the warm-up: see `schedule`."""
+"""Shape of the learning rate after the warm-up, see `schedule`."""
 
 
 def schedule(
@@ -14,9 +14,9 @@ def schedule(
 ) -> float:
     """Return the factor of the peak learning rate at `progress` in [0, 1] of the run.
 
-    It rises linearly up to `warmup`, and is `final` from 1 on. `cosine` (arXiv 1608.03983) and `linear` fall all the
-    way between. `wsd` (warmup-stable-decay, arXiv 2404.06395) stays at 1 until the last `decay_fraction` of the run,
-    where it falls as 1 - sqrt (arXiv 2405.18392)."""
+    The factor rises linearly until `warmup`, and is `final` from 1 on. `cosine` (arXiv 1608.03983) and `linear`
+    decrease all the way between. `wsd` (warmup-stable-decay, arXiv 2404.06395) stays at 1 until the last
+    `decay_fraction` of the run, where it decreases as 1 - sqrt (arXiv 2405.18392)."""
     progress = min(max(progress, 0.0), 1.0)
     if progress < warmup:
         return progress / warmup
@@ -29,7 +29,7 @@ def schedule(
 
 
 def _left(shape: Schedule, fall: float) -> float:
-    """Return the part of the height that is left when `fall` in [0, 1] of the way down is done."""
+    """Return the remaining part of the decrease, 1 to 0, after the fraction `fall` of it in time."""
     match shape:
         case "cosine":
             return 0.5 * (1.0 + math.cos(math.pi * fall))
@@ -40,9 +40,9 @@ def _left(shape: Schedule, fall: float) -> float:
 
 
 def progress_of(begun: float, step: int, steps_per_slot: float | None, total: int) -> float:
-    """Return how far the run is, in [0, 1], `step` steps after the `begun` first ones of its `total` slots.
+    """Return the progress of the run in [0, 1], `step` steps after its first `begun` slots of `total`.
 
     A slot is the shortest round (`peer.protocol.round_lengths`). `steps_per_slot` None: rounds are in seconds, and the
-    slot counts as half done."""
+    present slot counts as half done."""
     within = 0.5 if steps_per_slot is None else step / steps_per_slot
     return min(1.0, (begun + within) / total)

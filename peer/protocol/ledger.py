@@ -1,5 +1,5 @@
-"""The ledger of work: integers, in tokens times elements of the fragment. Every inner step's work ends in exactly one
-of three places. It is applied (it entered an outer step), dropped (named in the journal), or outstanding."""
+"""Ledger of work, in integers: tokens times elements of the fragment. The work of every inner step ends as exactly one
+of applied (it entered an outer step), dropped (named in the journal) or outstanding."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WorkShare:
-    """The shares of a fragment's work, done after its base, when its round is due."""
+    """How much of a fragment's work since its base is applied when its round is due."""
 
     share: float
-    """Factor on the pseudo-gradient, in (0, 1]."""
+    """Factor of the pseudo-gradient, in (0, 1]."""
     applied: int
+    """Tokens times elements that are applied."""
     dropped: int
+    """Tokens times elements that are dropped."""
 
 
 def cut_work(tokens: int, elements: int, steps: int, nominal_steps: float) -> WorkShare:
-    """Scale work that piled up over skipped rounds by min(1, nominal / steps) and drop the cut share. The
-    pseudo-gradient of several rounds at full size would undo a run.
+    """Scale down work that accumulated over skipped rounds by min(1, nominal / steps), and count the rest as dropped.
+    The pseudo-gradient of several rounds at full size could make training diverge.
 
     `nominal_steps`: inner steps between two exchanges of the fragment (clock in steps), or this peer's usual number."""
     total = tokens * elements

@@ -1,5 +1,7 @@
-"""Messages between peers, as frozen values without bytes or I/O. `peer.transport` puts them on a wire, `peer.lab.sim`
-hands them over in memory, `peer.protocol` decides on them."""
+"""Messages between peers, as frozen values without encoding or I/O.
+
+`peer.transport` encodes and sends them, `peer.lab.sim` passes them in memory, and the rest of `peer.protocol` decides
+on them."""
 
 from __future__ import annotations
 
@@ -17,25 +19,26 @@ RunId = NewType("RunId", bytes)
 """SHA-256 of the manifest's exact bytes, 32 bytes."""
 
 WIRE_VERSION = 3
-"""The one wire version this build speaks."""
+"""The only wire version of this build."""
 
 PIECE_BYTES = 16 * 2**20
-"""Most bytes of a piece of state; see `Layout.pieces`."""
+"""Maximum bytes of a piece of state; see `Layout.pieces`."""
 
 DISCARD_BYTES = 4 * 2**20
-"""Most bytes by which a caller measures its upload."""
+"""Maximum bytes that a caller sends to measure its upload. The receiver discards them."""
 DISCARD_CHUNK = 2**15
-"""Most bytes of one message of them."""
+"""Maximum bytes of one message of such a measurement."""
 
 FRAGMENT_PREFIX = "fragment:"
+"""Prefix of the snapshot name under which a member of a group fetches a fragment that it missed."""
 SHARD_PREFIX = "shard:"
-"""Start of the name under which a group's member fetches a fragment that it missed: a part of training's exchanges."""
+"""Prefix of the name under which a member fetches the contributions that an owner averaged, for an audit."""
 
 ARTIFACT_PREFIX = "artifact:"
-"""Start of the name under which the pieces of an artifact are fetched; its digest follows."""
+"""Prefix of the name under which the pieces of an artifact are fetched. Its digest in hex follows."""
 DIGEST_BYTES = 32
 MAX_ARTIFACTS = 256
-"""Most artifacts that one call asks about."""
+"""Maximum artifacts that one call queries."""
 
 
 def artifact_name(digest: bytes) -> str:
@@ -44,84 +47,84 @@ def artifact_name(digest: bytes) -> str:
 
 
 def piece_sizes(nbytes: int) -> list[int]:
-    """Return the bytes of each piece of a file of `nbytes`."""
+    """Return the sizes in bytes of the pieces of a file of `nbytes`."""
     return [min(PIECE_BYTES, nbytes - start) for start in range(0, nbytes, PIECE_BYTES)]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class RoundKey:
-    """One due exchange of one fragment."""
+    """Identifies one due exchange of one fragment."""
 
     round: int
-    """Counted from 0 by the round clock."""
+    """Number of the round, from 0."""
     fragment: int
-    """Index into the run's fragment layout."""
+    """Index of the fragment in the run's layout."""
     part: int = 0
-    """The number of the swap, in an exchange that takes several."""
+    """Number of the swap, in an exchange that takes several swaps."""
 
     @property
     def whole(self) -> RoundKey:
-        """The exchange that this is a part of."""
+        """The key of the complete exchange that this part belongs to."""
         return RoundKey(self.round, self.fragment)
 
 
 MAX_PARTS = 3
-"""Most swaps of one exchange."""
+"""Maximum swaps of one exchange."""
 
 
 class Status(enum.StrEnum):
-    """The activity of a peer, as its record tells it."""
+    """What a peer is doing, as its record says."""
 
     JOINING = "joining"
-    """Has no complete state yet: never a candidate, never a donor."""
+    """Has no complete state yet, so it is neither a candidate nor a donor."""
     TRAINING = "training"
     SERVING = "serving"
-    """A bootstrap node: a donor that does not train and is never a candidate."""
+    """A bootstrap node: it is a donor, does not train, and is never a candidate."""
     PAUSED = "paused"
-    """The operator paused the run, or the volunteer the peer. It answers and donates, but is no candidate."""
+    """The operator paused the run, or the volunteer paused the peer. It answers and donates, but is no candidate."""
     FINISHED = "finished"
-    """It did all its rounds. It answers and donates until the other peers are done."""
+    """Has done all its rounds. It answers and donates until the other peers have finished."""
     ENDED = "ended"
-    """A node of the operator says that the run is over, and serves its last state. Others believe the operator's key
-    and the nodes that their ticket names."""
+    """A node of the operator that reports the end of the run and serves its last state. Peers believe this of the
+    operator's key and of the nodes in their ticket only."""
     LEAVING = "leaving"
 
 
 NODES = (Status.SERVING, Status.ENDED)
-"""The statuses of a bootstrap node."""
+"""The statuses of bootstrap nodes."""
 
 
 class Reach(enum.IntEnum):
-    """How others can call a peer, the better the higher. Of a pair, the one that is harder to call dials."""
+    """How other peers can call a peer. Higher is better. In a pair, the peer with the lower value dials."""
 
     NONE = 0
-    """Not at all: it only dials out."""
+    """Not at all: the peer only dials out."""
     RELAYED = 1
-    """By way of a relay."""
+    """Through a relay."""
     DIRECT = 2
     """At an address of its own."""
 
 
 class PathKind(enum.StrEnum):
-    """The way that the bytes of an exchange take, the best first."""
+    """How the bytes of an exchange reach the other peer, best first."""
 
     DIRECT = "direct"
     MAPPED = "mapped"
-    """Through a port that the called peer's router opened when it was asked."""
+    """Through a port that the called peer's router opened on request."""
     PUNCHED = "punched"
-    """Over a connection that both ends opened at the same moment, through the routers of both."""
+    """Over a connection that both ends opened at the same moment, through both routers."""
     RELAYED = "relayed"
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The path of one connection, and why it is that one."""
+    """The path of one connection, and the reason why it was chosen."""
 
     path: PathKind = PathKind.DIRECT
     via: str = ""
-    """Peer id of the relay that passes the bytes, or that helped to punch."""
+    """Peer id of the relay that forwards the bytes, or that helped to punch."""
     why: str = ""
-    """The reason as a sentence."""
+    """The reason, as a sentence."""
 
 
 DIRECT = Way()
@@ -129,25 +132,26 @@ DIRECT = Way()
 
 @dataclass(frozen=True, slots=True)
 class RelayAttestation:
-    """A relay's signed word on where a closed peer calls from (`peer.protocol.swarm.relay_word`)."""
+    """A relay's signed statement of the address block from which a closed peer calls
+    (`peer.protocol.swarm.relay_word`)."""
 
     block: str
-    """The address block that the relay sees, as `peer.protocol.endpoints.block_of_host` names it."""
+    """Address block that the relay sees, as named by `peer.protocol.endpoints.block_of_host`."""
     until: int
-    """Seconds since the epoch until which it counts."""
+    """Expiry in seconds since the epoch."""
     signature: bytes
     """64 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayAddress:
-    """A relay at which a closed peer can be called."""
+    """A relay through which a closed peer can be called."""
 
     peer_id: PeerId
     endpoint: str
-    """`host:port`, IPv6 in brackets, of the relay's exchange service."""
+    """`host:port` of the relay's exchange service, with IPv6 in brackets."""
     word: RelayAttestation | None = None
-    """None: the relay said nothing of the peer's address."""
+    """None: the relay has not attested the peer's address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,72 +161,73 @@ class PeerRecord:
     peer_id: PeerId
     run_id: RunId
     endpoints: tuple[str, ...]
-    """`host:port` (IPv6 in brackets) of the exchange service, best first, at most 8."""
+    """`host:port` of the exchange service (IPv6 in brackets), best first, at most `MAX_ENDPOINTS`."""
     reachable: bool
-    """Whether others can dial it, as far as others have tried. True until somebody has."""
+    """Whether others can dial it, as far as others have tried. True until one has tried."""
     wire_min: int
     wire_max: int
     round: int
-    """The round it works in."""
+    """The round in which the peer is."""
     tokens_per_s: float
     status: Status
     issued_at: float
-    """Seconds since the epoch. The later issued of two records of one peer wins."""
+    """Seconds since the epoch. Of two records of one peer, the later issued is valid."""
     expires_at: float
     """Seconds since the epoch, at most `MAX_RECORD_TTL_S` after `issued_at`."""
     relays: tuple[RelayAddress, ...] = ()
-    """The relays that hold a reservation for it, at most `MAX_RELAYS`. A peer that others can dial has none."""
+    """Relays at which the peer has a reservation, at most `MAX_RELAYS`. A peer that others can dial has none."""
     mapped: bool = False
     """Whether others reach it through a port that its router opened."""
     start: bytes = b""
-    """Nonce of the start of its process, 16 bytes (`peer.signed_start`). Empty: it names none."""
+    """Nonce of 16 bytes, drawn when the process started (`peer.signed_start`). Empty: not given."""
 
     @property
     def reach(self) -> Reach:
-        """How others can call it, as it says."""
+        """How others can call the peer, according to its record."""
         if self.reachable and self.endpoints:
             return Reach.DIRECT
         return Reach.RELAYED if self.relays else Reach.NONE
 
 
 MAX_ROUND = 2**53
-"""Beyond it a round is no longer exact in every number it meets."""
+"""Larger round numbers would not be exact in a double."""
 
 LATEST = 2**40
-"""The last second since the epoch that a document may name. Later ones have no date in every calendar."""
+"""Latest time, in seconds since the epoch, that a document may contain. Later times have no date in some calendars."""
 
 MAX_SHOWN_RECORDS = 24
-"""Records in one answer about peers."""
+"""Maximum records in one answer about peers."""
 MAX_RECORD_TTL_S = 900.0
-"""Seconds that a record lives at most."""
+"""Maximum lifetime of a record, in seconds."""
 MAX_RECORD_BYTES = 2048
 MAX_ENDPOINTS = 8
 MAX_RELAYS = 3
 START_NONCE_BYTES = 16
 """Bytes of the nonce that a process draws when it starts."""
 MAX_BLOCK_CHARS = 64
-"""Most characters of an address block's name."""
+"""Maximum characters of the name of an address block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A proposal to exchange in this round, or its withdrawal.
 
-    `withdraw`: takes an earlier offer back, for example because the sender is locked with another peer."""
+    `withdraw`: the sender withdraws an earlier offer, for example because it is locked with another peer."""
 
     key: RoundKey
     withdraw: bool = False
     reach: Reach = Reach.DIRECT
     """How others can call the sender."""
     eta_s: float = 0.0
-    """Seconds until the sender's trainer has stopped for this round, at the latest, as it says."""
+    """Seconds until the sender's trainer has stopped for this round at the latest, according to the sender."""
     proven: bool = False
-    """Whether the receiver is proven to the sender, so that their edge outweighs others in this round."""
+    """Whether the receiver is proven to the sender. If both are proven to each other, their pair has priority in this
+    round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """An action of the matching: send this offer to this peer."""
+    """An action that the matching returns: send this offer to this peer."""
 
     to: PeerId
     offer: Offer
@@ -232,32 +237,35 @@ class Verdict(enum.StrEnum):
     """The answer to an offer."""
 
     LOCKED = "locked"
-    """Each holds the other: the pair is made for this round and fragment."""
+    """Both peers hold each other's offer: they are a pair for this round and fragment."""
     HELD = "held"
-    """Noted: a better candidate is asked first."""
+    """The offer is stored. The answering peer prefers another candidate and asks that one first."""
     TAKEN = "taken"
-    """Locked with another peer, or past this round."""
+    """The answering peer is locked with another peer, or past this round."""
     LATER = "later"
-    """Behind: the caller asks again in `eta_s`."""
+    """The answering peer is not at this round yet: ask again in `eta_s` seconds."""
     REFUSED = "refused"
-    """Will not pair at all, `reason` says why."""
+    """The answering peer does not pair with the sender. `reason` says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """The answer to an offer, or to the request to start a swap."""
+
     verdict: Verdict
     eta_s: float = 0.0
-    """With LATER: seconds until asking again makes sense. With LOCKED: as that of an offer."""
+    """With LATER: seconds until asking again makes sense. With LOCKED: see `Offer.eta_s`."""
     reason: str = ""
     reach: Reach = Reach.DIRECT
-    """How others can call the answering side, as it says."""
+    """How others can call the answering peer."""
     proven: bool = False
-    """With HELD: as that of an offer."""
+    """With HELD: whether the sender of the offer is proven to the answering peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A digest-checked part of a state: of the tensors `first .. first+count-1` of the layout, one after another."""
+    """A part of a state with its digest: the tensors `first` to `first + count - 1` of the layout, one after
+    another."""
 
     first: int
     count: int
@@ -268,63 +276,65 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class StateIndex:
-    """An immutable snapshot that a donor offers: `outer_params` in fp32, little endian, in layout order. In groups
-    `outer_momentum` follows, cut in the same way."""
+    """Description of an immutable snapshot that a donor offers: `outer_params` in fp32, little endian, in layout order.
+    In groups `outer_momentum` follows, divided into pieces in the same way."""
 
     snapshot: str
-    """Names the snapshot for `fetch_piece`."""
+    """Name of the snapshot, for `fetch_piece`."""
     round: int
-    """The round its donor worked in."""
+    """The round in which the donor was."""
     layout_digest: bytes
     pieces: tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The answer to a completed Hello."""
+    """The result of a completed Hello."""
 
     clock_offset_s: float
-    """The other's run clock minus our raw clock, halfway through the call."""
+    """The other peer's run clock minus our uncorrected clock, measured at the middle of the call."""
     round_trip_s: float
     seen_as: str
-    """The address the other saw us call from, `host:port`."""
+    """Address (`host:port`) from which we call, as the other peer sees it."""
     voice: str = ""
-    """The network that the other speaks for when it tells the time (`peer.clock.clock_filter`)."""
+    """Network of the other peer, under which its offset counts (`peer.clock.clock_filter`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The result of a dial-back: another peer dialled this one."""
+    """The result of a dial-back: another peer tried to dial this one."""
 
     tried: tuple[str, ...]
-    """Endpoints that the prober dialled, at most `MAX_ENDPOINTS`. Empty: it declined, `reason` says why."""
+    """Endpoints that the prober dialled, at most `MAX_ENDPOINTS`. Empty: it declined, and `reason` says why."""
     answered: tuple[str, ...]
-    """The endpoints among them that reached this peer: our key, over TLS."""
+    """Those of them at which this peer answered with its key over TLS."""
     reason: str
-    """Why the endpoints did not answer, as a sentence."""
+    """Why the other endpoints did not answer, as a sentence."""
     asked_at: str = ""
-    """The endpoint at which the prober took the question, with its key. Empty: not known."""
+    """Endpoint at which the prober, with its key, received the request. Empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTimings:
-    """Timings that one side of a swap tells the other (`peer.protocol.diagnosis.analysis`). Their range is checked."""
+    """Timings that one side of a swap sends the other (`peer.protocol.diagnosis.analysis`). The receiver checks their
+    range."""
 
     ready: float
-    """When its work was done, run time."""
+    """Run time at which its work was done."""
     worked: float
-    """Seconds in which it was not ready by its own doing. They count from the due moment of the round, with a clock in
-    steps from the beginning of the round."""
+    """Seconds for which the peer itself was the reason that it was not ready. Counted from the due moment of the round,
+    or from the start of the round with a clock in steps."""
     rate_out: float = 0.0
-    """Median rates of its last exchanges, bytes per second. 0: not known."""
+    """Median upload rate of its latest exchanges in bytes per second. 0: not known."""
     rate_in: float = 0.0
+    """Median download rate, likewise."""
     tokens: int = 0
-    """Of its work since its last outer step of the fragment. 0: not told."""
+    """Tokens of its work since its last outer step of the fragment. 0: not given."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferTimings:
-    """The times of an exchange on our clock (run time), and its bytes per second. 0: not known."""
+    """Times (run time) and rates (bytes per second) of one exchange. 0: not known."""
 
     first_byte_at: float = 0.0
     done_at: float = 0.0
@@ -337,14 +347,14 @@ class Vouched:
     """A witness's answer about a peer that does not answer us."""
 
     reaches: bool | None
-    """None: the witness cannot say, or declined, `reason` says why."""
+    """None: the witness cannot say or declined, and `reason` says why."""
     reason: str
-    """The reason as a sentence."""
+    """The reason, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadDigests:
-    """BLAKE3 of the payloads of a swap, as they travelled. Empty: not known."""
+    """BLAKE3 digests of the two payloads of a swap, as transferred. Empty: not known."""
 
     received: bytes = b""
     sent: bytes = b""
@@ -352,27 +362,27 @@ class PayloadDigests:
 
 @dataclass(frozen=True, slots=True)
 class SwapReport:
-    """The report of one swap that gave us the partner's complete verified payload."""
+    """The result of a swap that gave us the partner's complete, verified payload."""
 
     bytes_sent: int
     bytes_received: int
     seconds: float
-    """From the first frame to the last."""
+    """Seconds from the first frame to the last."""
     sent_all: bool
-    """False: the partner vanished after we had everything. It will do a solo step, we mix."""
+    """False: the partner disappeared after we had its payload. It will do a solo step, while we apply the exchange."""
     partner_timings: PeerTimings | None = None
-    """Timings that the partner told, checked for range."""
+    """Timings that the partner sent, after the range check."""
     own_timings: PeerTimings | None = None
-    """Timings that we told the partner."""
+    """Timings that we sent the partner."""
     transfer_timings: TransferTimings = TransferTimings()
     digests: PayloadDigests = PayloadDigests()
     way: Way = DIRECT
-    """The path of the last connection that the swap used."""
+    """Path of the last connection that the swap used."""
 
 
 _EXPIRES_AT = attrgetter("expires_at")
 
 
 def first_expiry(records: Mapping[PeerId, PeerRecord]) -> float:
-    """Until when all of them are live."""
+    """Return the time at which the first of these records expires; infinity without records."""
     return min(map(_EXPIRES_AT, records.values()), default=math.inf)

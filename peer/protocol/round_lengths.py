@@ -1,7 +1,7 @@
-"""The lengths of rounds, counted in slots.
+"""Lengths of rounds, counted in slots.
 
-A slot is the shortest round. A round lasts one slot, or as many as the signed manifest says. Integers alone: every
-machine cuts the same rounds."""
+A slot is the shortest round. A round lasts one slot, or as many as the signed manifest says. All numbers are integers,
+so that every machine computes the same rounds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from itertools import pairwise
 
 Growth = tuple[tuple[int, int], ...]
-"""Ascending (round, slots): from this round on, each round lasts so many slots. Before the first change it is one."""
+"""Ascending (round, slots): from this round on each round lasts that many slots. Before the first entry it is one."""
 MOST_CHANGES = 4096
 MOST_SLOTS = 10**6
-"""Length of the longest run whose rounds may grow, in slots."""
+"""Slots of the longest run whose rounds may grow."""
 
 
 def slots_before(growth: Growth, round_: int) -> int:
-    """Return how many slots lie before a round. Rounds before round 0 have one each."""
+    """Return the number of slots before a round. Rounds with negative numbers have one slot each."""
     slots, since, length = 0, 0, 1
     for first, following in growth:
         if first >= round_:
@@ -28,12 +28,12 @@ def slots_before(growth: Growth, round_: int) -> int:
 
 
 def slots_of(growth: Growth, round_: int) -> int:
-    """Return how many slots a round lasts."""
+    """Return the number of slots of a round."""
     return slots_before(growth, round_ + 1) - slots_before(growth, round_)
 
 
 def round_of(growth: Growth, slot: int) -> int:
-    """Return the round that a slot is a part of."""
+    """Return the round that contains a slot."""
     begun, since, length = 0, 0, 1
     for first, following in growth:
         changed = begun + (first - since) * length
@@ -44,7 +44,7 @@ def round_of(growth: Growth, slot: int) -> int:
 
 
 def growth_problem(growth: Growth, total: int) -> str:
-    """Return why a run of `total` slots cannot be cut into such rounds, as a sentence. Empty: it can."""
+    """Return why a run of `total` slots cannot be divided into such rounds, as a sentence. Empty: it can."""
     if any(first < 0 or slots < 1 for first, slots in growth):
         return "a change is [round, length], with a round from 0 on and a length of at least 1"
     if any(later <= first for (first, _), (later, _) in pairwise(growth)):
@@ -56,15 +56,16 @@ def growth_problem(growth: Growth, total: int) -> str:
 
 
 def quadratic_growth(growth_lr: float, lr_at: Callable[[float], float], total: int) -> Growth:
-    """Lengthen the rounds of a run of `total` slots while its learning rate falls: the quadratic synchronization rule
-    (arXiv 2310.14423, Eq. 2). With lr the learning rate at the begin of a round,
+    """Return the growth of rounds while the learning rate decreases, for a run of `total` slots: the quadratic
+    synchronization rule (arXiv 2310.14423, Eq. 2). With lr the learning rate at the start of a round,
 
         slots = max(1, floor((growth_lr / lr)^2))
 
     The paper's H is slots * sync_every, and its alpha is growth_lr * sqrt(sync_every). `lr_at` maps progress in [0, 1]
-    to a learning rate. In the warm-up it has to return the peak, as the paper counts. The last round ends with the run.
+    to a learning rate. In the warm-up it has to return the peak, as in the paper. The last round ends with the run.
 
-    The caller writes the result into the manifest. No other machine computes it again: cosines differ."""
+    The caller writes the result into the manifest. Other machines must not compute it again, because their cosines may
+    differ."""
     assert 0 < total <= MOST_SLOTS, total
     assert growth_lr > 0, growth_lr
     growth, begun, round_, length = list[tuple[int, int]](), 0, 0, 1

@@ -1,7 +1,7 @@
-"""Windows of token shards, drawn without replacement: in an epoch of a peer every window comes exactly once.
+"""Drawing of training windows without replacement: each epoch of a peer contains every window exactly once.
 
-Shards come in a keyed order per (seed, peer, epoch), windows in a keyed order within their shard. A batch is a function
-of (seed, peer, cursor) and of the shards that were skipped, so that anyone can draw it again."""
+The order of shards is a pseudo-random permutation keyed by (seed, peer, epoch), and so is the order of windows within
+each shard. A batch depends only on (seed, peer, cursor) and the skipped shards, so that anyone can reproduce it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Order = NDArray[np.int64]
 
 
 class NothingToDraw(Exception):
-    """No shard of a complete epoch is usable and has a window. The cursor stays where it was."""
+    """Raised when no shard of a complete epoch is usable and has a window. The cursor is unchanged."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cursor:
-    """The place of the next window: epoch, place in the epoch's order of shards, place in the shard's order of windows.
+    """Place of the next window: epoch, position in the epoch's order of shards, position in the shard's order of
+    windows.
 
-    Every cursor that `Sampler` returns points at a window, or at the first one of a shard that has none."""
+    Every cursor that `Sampler` returns points at a window, or at the start of a shard without windows."""
 
     epoch: int = 0
     place: int = 0
@@ -35,7 +36,7 @@ START = Cursor()
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A batch: its windows as (shard, window), the cursor behind it, and the (epoch, place) of each shard skipped."""
+    """A batch: its windows as (shard, window), the cursor after it, and (epoch, place) of each skipped shard."""
 
     windows: list[tuple[int, int]]
     cursor: Cursor
@@ -43,28 +44,30 @@ class Drawn:
 
 
 def windows_in(tokens: int, context: int) -> int:
-    """Return how many windows a shard has. Window w is tokens[w * context : w * context + context + 1]."""
+    """Return the number of windows of a shard. Window w is tokens[w * context : w * context + context + 1]."""
     return max(0, tokens - 1) // context
 
 
 def shard_order(seed: int, peer_id: str, epoch: int, shards: int) -> Order:
-    """Return the shards' numbers in the order in which this peer reads them in this epoch."""
+    """Return the shard numbers in the order in which this peer reads them in this epoch."""
     return _permutation(f"shards\0{seed}\0{peer_id}\0{epoch}", shards)
 
 
 def window_order(seed: int, peer_id: str, epoch: int, shard: int, windows: int) -> Order:
-    """Return the numbers of a shard's windows in the order in which this peer reads them in this epoch."""
+    """Return a shard's window numbers in the order in which this peer reads them in this epoch."""
     return _permutation(f"windows\0{seed}\0{peer_id}\0{epoch}\0{shard}", windows)
 
 
 def _permutation(key: str, count: int) -> Order:
-    """Sort keyed raw numbers: their stream is fixed for all versions of numpy, that of its `permutation` is not."""
+    """Return a permutation by sorting keyed random numbers. The raw stream of PCG64 is fixed for all versions of numpy;
+    that of `Generator.permutation` is not."""
     random = np.random.PCG64(int.from_bytes(blake3(key.encode()).digest(16), "little"))
     return np.argsort(random.random_raw(count), kind="stable").astype(np.int64, copy=False)
 
 
 class Sampler:
-    """The order of one peer's windows. It holds no place: the caller keeps the cursor."""
+    """Computes the windows that one peer draws. It has no position of its own: the caller passes and stores the
+    cursor."""
 
     def __init__(self, seed: int, peer_id: str, context: int, tokens_per_shard: Sequence[int]) -> None:
         assert context > 0
@@ -81,25 +84,27 @@ class Sampler:
         return sum(self._windows)
 
     def shard_at(self, epoch: int, place: int) -> int:
-        """Return the number of the shard at this place of an epoch's order."""
+        """Return the number of the shard at this position of an epoch's order."""
         return self._shard(Cursor(epoch, place))
 
     def draw(self, cursor: Cursor, count: int, usable: Callable[[int], bool]) -> Drawn:
         """Return the next `count` windows from the cursor on. Raises NothingToDraw.
 
-        `usable` is asked once for each shard that is reached, by its number. The rest of one that is not is skipped."""
+        `usable` is called with the number of each shard that is reached, once. The rest of a shard that is not usable
+        is skipped."""
         return self._draw(cursor, count, lambda place, shard: usable(shard))
 
     def replay(self, cursor: Cursor, count: int, skipped: Collection[tuple[int, int]]) -> Drawn:
-        """Draw again what was drawn from this cursor. Raises NothingToDraw.
+        """Return again what was drawn from this cursor. Raises NothingToDraw.
 
-        `skipped`: the (epoch, place) of the shards that were skipped then. Others may be among them."""
+        `skipped`: (epoch, place) of the shards that were skipped then. Shards that this draw does not reach are
+        ignored."""
         return self._draw(cursor, count, lambda place, shard: place not in skipped)
 
     def upcoming(self, cursor: Cursor, shards: int) -> list[int]:
-        """Return the numbers of the next shards that are read, that of the cursor first, each once.
+        """Return the numbers of the next distinct shards to read, beginning with that of the cursor.
 
-        There are fewer than `shards` when the run has no more."""
+        There are fewer than `shards` if the run has fewer."""
         wanted = min(shards, sum(windows > 0 for windows in self._windows))
         found: dict[int, None] = {}
         while len(found) < wanted:
@@ -126,7 +131,7 @@ class Sampler:
             if left > 0:
                 skipped.append(place)
             passed += 1
-            if passed == 2 * len(self._windows):  # a complete epoch is among them, wherever the cursor was
+            if passed == 2 * len(self._windows):  # twice: so that a complete epoch is included from any cursor
                 raise NothingToDraw(f"none of the {len(self._windows)} shards is usable and has a window")
             cursor = self._next_shard(cursor)
         return Drawn(drawn, cursor, skipped)

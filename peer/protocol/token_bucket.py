@@ -1,4 +1,4 @@
-"""Token buckets, one for each caller."""
+"""Rate limits: one token bucket for each caller."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ K = TypeVar("K", bound=Hashable)
 
 
 MAX_TRACKED = 4096
-"""Callers remembered by each limit. A caller that is pushed out starts full again: only the limits over all callers
-hold one with so many addresses."""
+"""Callers that each limit remembers. A caller that is evicted starts with a full bucket again, so a caller with that
+many addresses is limited only by the limits over all callers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A rate limit: `per_s` on average over a long time, with bursts of up to `burst`."""
+    """Rate limit: `per_s` on average over a long time, with bursts of up to `burst`."""
 
     per_s: float
     burst: float
 
 
 class TokenBuckets(Generic[K]):
-    """A token bucket for each caller."""
+    """A token bucket for each caller. The caller passes `now`, seconds of any one clock."""
 
     def __init__(self, rate: Rate, limit: int = MAX_TRACKED) -> None:
         self._rate = rate
@@ -32,28 +32,28 @@ class TokenBuckets(Generic[K]):
         self._levels: OrderedDict[K, tuple[float, float]] = OrderedDict()
 
     def take(self, who: K, now: float, amount: float = 1.0, rate: Rate | None = None) -> float:
-        """Take `amount` and return 0. If there is too little, take nothing and return the seconds until there is
-        enough. More than a burst is granted from a full bucket, which then owes it."""
+        """Take `amount` and return 0. If the bucket has too little, take nothing and return the seconds until it has
+        enough. An `amount` above the burst is granted from a full bucket, which then goes below zero."""
         rate = rate or self._rate
         wait_s = self.lacks_s(who, now, amount, rate)
         self._keep(who, self._level(who, now, rate) - (0.0 if wait_s > 0 else amount), now)
         return wait_s
 
     def lacks_s(self, who: K, now: float, amount: float, rate: Rate | None = None) -> float:
-        """Return what `take` would, and take nothing."""
+        """Return the seconds until `amount` can be taken, without taking it."""
         rate = rate or self._rate
         return max(0.0, min(amount, rate.burst) - self._level(who, now, rate)) / rate.per_s
 
     def wait_s(self, who: K, now: float) -> float:
-        """Return the seconds until one can be taken; 0: now. Nothing is taken."""
+        """Return the seconds until one token can be taken, without taking it. 0: now."""
         return max(0.0, 1.0 - self._level(who, now, self._rate)) / self._rate.per_s
 
     def give_back(self, who: K, now: float) -> None:
-        """Give back one that was taken."""
+        """Return one token that was taken."""
         self._keep(who, min(self._rate.burst, self._level(who, now, self._rate) + 1.0), now)
 
     def charge(self, who: K, now: float, amount: float, rate: Rate | None = None) -> None:
-        """Take without asking, down to an empty bucket."""
+        """Take `amount` in any case, down to an empty bucket."""
         self._keep(who, max(0.0, self._level(who, now, rate or self._rate) - amount), now)
 
     def __len__(self) -> int:

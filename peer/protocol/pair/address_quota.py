@@ -1,13 +1,12 @@
-"""Quotas for strangers of one address block, where many strangers are in sight.
+"""Limit on the strangers from one address block, used when many strangers are visible.
 
-Keys are free, addresses are not. So when more than `PLACES` strangers are candidates, at most `QUOTA` of one block are
-looked at in a round. Lots decide which, the same on every peer: a block with a thousand keys then has `QUOTA` meetings
-a round in the whole swarm. The rule is for strangers alone. Proven and invited peers are exempt, as are those of our
-own block and of this machine.
+A key costs nothing, an address does. If more than `PLACES` strangers are candidates, at most `QUOTA` of each block
+count in a round. A hash chooses them, the same on every peer, so that a block with a thousand keys gets `QUOTA`
+meetings a round in the whole swarm. The limit does not apply to proven and invited peers, nor to those of our own block
+and of this machine.
 
-A stranger that nobody can call has no address that others can check. It counts for the block that a relay says it
-calls from, if that relay is to be believed (`peer.protocol.swarm.relay_word`). All others of that kind count as one
-block. The module is pure."""
+The address of a closed stranger cannot be verified. It counts for the block that a trusted relay attests
+(`peer.protocol.swarm.relay_word`). All other closed strangers count as one block. The module is pure."""
 
 from __future__ import annotations
 
@@ -20,16 +19,17 @@ from peer.protocol.messages import PeerId, PeerRecord, RunId
 from peer.protocol.swarm.relay_word import SPOKEN_FOR
 
 PLACES = 16
-"""Strangers among the candidates up to which there is no quota."""
+"""Up to this many strangers among the candidates there is no limit."""
 QUOTA = 4
-"""Strangers of one block among the candidates of a round."""
+"""Maximum strangers of one block among the candidates of a round."""
 CLOSED_QUOTA = 16
-"""Strangers among the candidates that nobody speaks for and nobody can call, and those that one trusted relay speaks
-for."""
+"""Maximum closed strangers without an attested block among the candidates, and maximum that one trusted relay
+attests."""
 CLOSED = "closed"
+"""Common block of closed strangers without an attestation."""
 
 Vouched = Callable[[PeerRecord], str]
-"""Tells the block that a closed peer counts for; empty: no relay speaks for it."""
+"""Returns the block for which a closed peer counts; empty: no relay attests it."""
 
 
 def over_quota(

@@ -1,4 +1,4 @@
-"""How the candidates of a round can be called. Pure."""
+"""How each candidate of a round can be called. The module is pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from peer.protocol.messages import PeerId, Reach
 
 
 class CandidateReach:
-    """The reach of each candidate, as the directory or the candidate itself said last. Most can be dialled."""
+    """The reach of each candidate, from the directory or from its latest offer. Candidates without an entry can be
+    dialled."""
 
     def __init__(self) -> None:
         self.callers: set[PeerId] = set()
-        """Candidates that nobody can call: they have to call."""
+        """Candidates that cannot be called, so they have to call us."""
         self._relayed: set[PeerId] = set()
-        """Candidates that can be called over a relay alone."""
+        """Candidates that can be called through a relay only."""
 
     def of(self, peer: PeerId) -> Reach:
         """Return how a candidate can be called."""
@@ -21,7 +22,7 @@ class CandidateReach:
         return Reach.RELAYED if peer in self._relayed else Reach.DIRECT
 
     def set(self, peer: PeerId, reach: Reach) -> bool:
-        """Take how a candidate can be called; return whether that is new."""
+        """Set how a candidate can be called. Return whether that is a change."""
         if reach == self.of(peer):
             return False
         self.callers.discard(peer)

@@ -1,8 +1,8 @@
-"""How far a partner's params may move us: a radius about our own values, from the distances of former partners and from
-our own work (ClippedGossip, arXiv 2202.01545).
+"""Clipping of a partner's params to a radius around our own (ClippedGossip, arXiv 2202.01545). The radius follows from
+the distances of previous partners and from our own work.
 
-The median of former distances lets honest partners through, however far replicas usually are. Our own work bounds what
-a patient liar can make of that median, step by step."""
+The median of previous distances lets honest partners pass, however different the replicas are. Our own work limits how
+far a patient attacker can raise that median step by step."""
 
 from __future__ import annotations
 
@@ -15,50 +15,52 @@ from typing import Any
 from peer.protocol.model.fragments import MOST_FRAGMENTS
 
 REMEMBERED = 16
-"""Exchanges of a fragment that count."""
+"""Latest exchanges of a fragment that count."""
 FEWEST = 4
-"""Distances from which on their median counts."""
+"""Minimum number of distances for their median to count."""
 SLACK = 1.25
-"""Factor on every radius."""
+"""Factor of every radius."""
 APART = math.sqrt(2.0)
-"""Distance of two replicas in units of their work, when they began from the same state and worked in directions of
-their own."""
+"""Distance of two replicas relative to their work, if they started from the same state and worked in independent
+directions."""
 MIXED = 2.0
-"""Factor on `APART` for replicas that have exchanged before. Each keeps half of what it had been apart by, and works in
-the same direction again, so that the distance grows towards twice that of one round."""
+"""Factor of `APART` for replicas that have exchanged before. Each keeps half of its previous difference and works in a
+similar direction again, so the distance grows towards twice that of one round."""
 CAP = 3.0
-"""Times the distance of two replicas that our own largest work makes: no median counts for more."""
+"""The median counts at most this times the distance that our own largest work would give."""
 MOST_RATIO = 20.0
-"""A partner's work counts for at most so many times ours."""
+"""The work of a partner counts for at most this times ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """What may be taken of one partner's params."""
+    """How far our params may move towards one partner's. Lengths are L2 norms."""
 
     work: float
-    """L2 norm of our own work: of what we sent, less our outer_params."""
+    """Length of our own work: what we sent minus our outer_params."""
     distance: float
-    """L2 norm of what the partner sent, less what we sent."""
+    """Length of what the partner sent minus what we sent."""
     radius: float
+    """Largest distance that is accepted in full."""
 
     @property
     def taken(self) -> float:
-        """The part of the way from our values to the partner's that is gone, at most 1."""
+        """Fraction of the way from our values to the partner's that is used, at most 1."""
         return 1.0 if self.distance <= self.radius else self.radius / self.distance
 
 
 @dataclass(slots=True)
 class FragmentDistances:
-    """The distances of the last partners of one fragment, and the own work of the same rounds."""
+    """Distances of the latest partners in one fragment, and the length of our own work in the same rounds."""
 
     distances: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     work: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def clip(self, work: float, distance: float, ratio: float) -> Clip:
-        """Return what is taken of a partner so far away, and remember distance and work.
+        """Return the clip for a partner at this distance, and remember distance and work.
 
-        Without any work of our own there is no measure: nothing is taken, and no distance learnt."""
+        If we have no work, there is no measure: the radius is 0 and the distance is not remembered. `ratio`:
+        `WorkRatio.value`."""
         self.work.append(work)
         radius = self._radius(work, ratio)
         if radius > 0:
@@ -74,25 +76,25 @@ class FragmentDistances:
 
 @dataclass(slots=True)
 class WorkRatio:
-    """How much more the partners work in a round than we do: what an honest distance may be longer by."""
+    """How much more the partners work in a round than we do. Honest distances may be longer by this factor."""
 
     partners: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    """Tokens of a round, of each of the last partners that told them, over ours."""
+    """Tokens of a round of each of the latest partners, divided by ours."""
 
     def observe(self, theirs: int, ours: int) -> None:
-        """Note the tokens of a round of both. A partner that tells none says nothing."""
+        """Record the tokens of one round of both sides. A partner that gave none (0) is not counted."""
         if theirs > 0 and ours > 0:
             self.partners.append(min(theirs / ours, MOST_RATIO))
 
     @property
     def value(self) -> float:
-        """The lower median, so that liars are heard only if they are half of the partners. From 1 to `MOST_RATIO`."""
+        """The lower median, between 1 and `MOST_RATIO`. Liars change it only if they are half of the partners."""
         return min(max(lower_median(self.partners), 1.0), MOST_RATIO) if self.partners else 1.0
 
 
 @dataclass(slots=True)
 class ClipMemory:
-    """All that a peer remembers for its radii. It is bounded, and outlives restarts."""
+    """All that a peer remembers for its radii. Its size is bounded, and it is stored over restarts."""
 
     fragments: dict[int, FragmentDistances] = field(default_factory=dict)
     ratio: WorkRatio = field(default_factory=WorkRatio)
@@ -103,7 +105,7 @@ class ClipMemory:
         return self.fragments.setdefault(fragment, FragmentDistances())
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` reads."""
+        """Return a value for `from_json`."""
         kept = {
             str(fragment): {"distances": list(one.distances), "work": list(one.work)}
             for fragment, one in self.fragments.items()
@@ -112,7 +114,7 @@ class ClipMemory:
 
     @classmethod
     def from_json(cls, kept: Any) -> ClipMemory:
-        """Return a kept memory. What cannot be one of ours counts as forgotten."""
+        """Restore a stored memory. Invalid parts are ignored."""
         memory = cls()
         if not isinstance(kept, Mapping):
             return memory
@@ -128,12 +130,12 @@ class ClipMemory:
 
 
 def lower_median(values: Iterable[float]) -> float:
-    """Return the middle value; of an even number the lower of the two."""
+    """Return the middle value; the lower one of two."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]
 
 
 def _numbers(kept: Any) -> list[float]:
-    """Return the last numbers of a kept list that can be lengths."""
+    """Return the latest numbers of a stored list that are valid lengths."""
     given = kept[-REMEMBERED:] if isinstance(kept, list) else []
     return [float(number) for number in given if type(number) in (int, float) and 0 <= number < math.inf]

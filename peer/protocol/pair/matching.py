@@ -1,29 +1,33 @@
-"""Random pairs by offers, without a coordinator. NoLoCo draws pairs from a shared permutation, which needs equal views.
-Offers do not.
+"""Random pairs by offers, without a coordinator. NoLoCo draws pairs from a shared permutation, for which all peers need
+the same view of the swarm. Offers do not need that.
 
-Each peer can compute the score of any two peers for a (round, fragment). It offers to its live candidate of best score.
-Two peers that hold each other's offer are locked. This is greedy matching on shared edge weights (Preis 1999, Hoepman
-2004): the best free edge is always mutual, so the matching ends. No two views need to agree.
+Each peer can compute the score of any two peers for a (round, fragment). It sends an offer to its live candidate with
+the best score. Two peers that hold each other's offer are locked. This is greedy matching on shared edge weights (Preis
+1999, Hoepman 2004): the best free edge is always mutual, so the matching terminates although views differ.
 
-Two peers that nobody can call cannot meet, and a relay makes a closed peer one that can be called. So an edge between
-one that can be called and one that cannot outweighs the others. Otherwise two that can would leave two others over.
+Two peers that cannot be called cannot pair, and a relay makes a closed peer callable. So an edge between a callable and
+an uncallable peer has priority over other edges. Otherwise two callable peers that pair could leave two uncallable
+peers without a partner.
 
-Edges between two peers that are proven to each other outweigh all others (`peer.protocol.pair.proven`). Each peer
-begins with its own view, and offers and answers tell it. The one that hears `not proven` ranks the other as a stranger
-for the rest of the round. So two that wait for each other agree on the weight of their edge, and no circle can form.
+Edges between peers that are proven to each other have priority over all others (`peer.protocol.pair.proven`). Each peer
+starts with its own opinion, which offers and answers transmit. A peer that receives `not proven` ranks the sender as a
+stranger for the rest of the round. So two peers that wait for each other agree on the weight of their edge, and peers
+cannot wait for each other in a circle.
 
-A peer may know candidates of last choice. It asks them only when all others are out, and answers them TAKEN until then.
-Nobody waits for it so, and its own order needs no agreement.
+A candidate may be a last choice. The peer asks it only when all other candidates are out, and answers its offers TAKEN
+until then. So nobody waits for this peer in vain, and the order of last choices need not be agreed.
 
-A lock is safe. A peer has one offer in flight at a time, and until that is answered it locks only with the peer it
-asked. So a peer that answers LOCKED knows that the asker takes the lock. After a lost answer the asker asks again, and
-the answer is the same.
+Locks are consistent. A peer has one offer in flight at a time, and until the answer arrives it locks only with the peer
+to which it sent that offer. So a peer that answers LOCKED knows that the other side accepts the lock. After a lost
+answer the offer is repeated, and the answer is the same.
 
-A lock ends where one of the two sits the round out, as it pauses. It sends `withdraw`, and the other looks on.
+A lock ends when one side sits out the round, for example because it pauses. It sends `withdraw`, and the other side
+continues its search.
 
-One silent candidate must not hold up the search. An offer whose answer is late no longer counts as the one in flight,
-and the next candidate is asked. A late LOCKED waits for the offer in flight. If that one locks, the late one hears
-`withdraw`, which ends a lock that its asker did not take. Candidates that did not answer lately are asked last."""
+One silent candidate must not block the search. An offer whose answer is late no longer counts as in flight, and the
+next candidate is asked. A late LOCKED is kept until the offer in flight is answered. If that one locks, the late peer
+gets `withdraw`, which ends a lock that its other side did not accept. Candidates that did not answer lately rank
+last."""
 
 from __future__ import annotations
 
@@ -36,16 +40,18 @@ from peer.protocol.pair.candidate_reach import CandidateReach
 from peer.protocol.pair.scores import RoundScores, initiates
 
 AWAIT_S = 1.5
-"""Seconds after which a candidate that cannot be dialled and has not called ranks after all other candidates."""
+"""Seconds to wait for the call of a candidate that cannot be dialled. After that it ranks behind all other
+candidates."""
 MAX_NOTICES = 32
-"""Most peers that an undialable peer tells of its lock. They could only wait for its call."""
+"""Maximum peers that an uncallable peer notifies of its lock. They could only wait for its call."""
 HELD_BACK = "our last choice"
 LATE = "not answering yet"
 RELEASED = "let go of us"
 MOST_OUT = 3
-"""Offers whose answers are late, beyond which no other candidate is asked."""
+"""Maximum number of late offers. While there are so many, no further candidate is asked."""
 POLL_S = 0.5
-"""A held offer is repeated this often: it notices a silent death and mends a lost withdrawal."""
+"""Interval for repeating an offer that was answered HELD. The repetition detects that the other peer died, and repairs
+a lost withdrawal."""
 
 
 Peers = Container[PeerId]
@@ -54,8 +60,9 @@ Peers = Container[PeerId]
 class Matching:
     """One peer's part in the matching of one (round, fragment).
 
-    The caller feeds it events and then sends what `actions` gives. Matching knows no time limit of an offer: the caller
-    reports `on_answer` or `on_failed` within a bounded time."""
+    The caller reports events (`on_...`) and then sends the offers that `actions` returns. `Matching` has no time limit
+    of its own for an offer: the caller has to report `on_answer` or `on_failed` within a bounded time. `now`: seconds
+    of any one clock."""
 
     def __init__(
         self,
@@ -69,60 +76,63 @@ class Matching:
         last_choice: Callable[[PeerId], bool] = lambda peer: False,
         unanswering: Callable[[PeerId], bool] = lambda peer: False,
     ) -> None:
-        """`closes_at`: when the window closes, in the time of `now`. `reach`: how others can call this peer.
-        `await_s`: how many seconds it waits for candidates that it cannot call. `last_choice`: whether a candidate
-        comes after all others. `unanswering`: whether it did not answer lately."""
+        """`closes_at`: when the pairing window closes, in the time of `now`. `reach`: how others can call this peer.
+        `await_s`: seconds to wait for candidates that cannot be called. `last_choice`: whether a candidate is asked
+        only after all others. `unanswering`: whether a candidate did not answer lately."""
         self.run_id, self.key, self.me = run_id, key, me
         self.reach = reach
         self._last_choice = last_choice
         self._unanswering = unanswering
         self._held_back: set[PeerId] = set()
-        """Candidates of last choice while others are there. Each is among `_gone` too."""
+        """Candidates of last choice while there are others. Each of them is also in `_gone`."""
         self._closes_at, self._await_s = closes_at, await_s
         self.locked: PeerId | None = None
         self.we_dial = False
-        """Whether this peer dials the locked partner."""
+        """Whether this peer dials its locked partner."""
         self.closed = False
         self._candidates: dict[PeerId, int] = {}
-        """Each candidate's score with this peer."""
+        """Score of each candidate with this peer."""
         self._gone: dict[PeerId, str] = {}
-        """Candidates that are out for this round, and why: taken, refused, failed."""
+        """Candidates that are out for this round, with the reason: taken, refused, failed."""
         self._reaches = CandidateReach()
         self._proven: set[PeerId] = set()
-        """Candidates proven to this peer, unless they said that it is not proven to them."""
+        """Candidates that are proven to this peer and did not answer that this peer is not proven to them."""
         self._called_at: dict[PeerId, float] = {}
-        """When each caller last called."""
+        """Time of the latest offer of each candidate that cannot be called."""
         self._awaited_since: float | None = None
-        """The moment at which a caller became the best candidate."""
+        """When a candidate that cannot be called first became the best one."""
         self._silent: set[PeerId] = set()
-        """Candidates that rank after all others: they did not call in time, or did not answer lately."""
+        """Candidates that rank behind all others: they did not call in time, or did not answer lately."""
         self._target: PeerId | None = None
         self._in_flight: PeerId | None = None
         self._late: set[PeerId] = set()
-        """Candidates that were asked and whose answers are late. Each is among `_gone`, unless it called since."""
+        """Candidates whose answer to our offer is late. Each is also in `_gone`, unless it has called since."""
         self._promised: set[PeerId] = set()
-        """Those whose late answer was LOCKED, and waits for the answer to the offer in flight."""
+        """Candidates whose late answer was LOCKED. They are kept until the offer in flight is answered."""
         self.promising: set[PeerId] = set()
-        """Candidates that said in this round that they may exchange with us."""
+        """Candidates that have shown in this round that they may exchange with us."""
         self._retry_at = 0.0
         self._waiting: set[PeerId] = set()
-        """Peers that offered and were told HELD: they learn it when this peer locks with another."""
+        """Peers whose offers were answered HELD. They are notified when this peer locks with another one."""
         self._outbox: list[Send] = []
         self._ranking: list[PeerId] | None = None
-        """Candidates, the best last. Out and silent ones are dropped when they are met. None: to be computed again."""
+        """Candidates sorted by weight, best last. Candidates that are out or silent are removed when they are reached.
+        None: has to be computed again."""
 
     def set_own_reach(self, reach: Reach) -> None:
-        """Take how others can call this peer as the round opens, unless candidates were ranked by it already."""
+        """Set how others can call this peer when the round opens. No effect once candidates are ranked."""
         if not self._candidates:
             self.reach = reach
 
     def extend(self, closes_at: float) -> None:
-        """Move the end of the window: a candidate that is ready only later is out."""
+        """Move the end of the window. Candidates that are ready only later are out."""
         self._closes_at = closes_at
 
     def add(self, peers: Iterable[PeerId], uncallable: Peers = (), proven: Peers = (), relayed: Peers = ()) -> None:
-        """Add candidates from the directory. Known ones keep their state. `uncallable`: those that have to call.
-        `proven`: those that outweigh the others. `relayed`: those that can be called over a relay alone."""
+        """Add candidates from the directory. Known ones keep their state.
+
+        `uncallable`: those that have to call us. `proven`: those whose edges have priority. `relayed`: those that can
+        be called through a relay only."""
         known = self._candidates
         new = [peer for peer in peers if peer not in known and peer != self.me]
         if not new:
@@ -142,8 +152,8 @@ class Matching:
         self._ranking = None
 
     def on_offer(self, sender: PeerId, now: float, reach: Reach = Reach.DIRECT, proven: bool = False) -> Answer:
-        """Answer another peer's offer. A peer that offers is alive and a candidate, even if it counted as out.
-        `proven`: whether this peer is proven to it."""
+        """Answer another peer's offer. The sender is alive, so it becomes a candidate even if it was out. `proven`:
+        whether this peer is proven to the sender."""
         if self.locked is not None:
             return Answer(Verdict.LOCKED if self.locked == sender else Verdict.TAKEN)
         if self.closed:
@@ -170,7 +180,7 @@ class Matching:
         return Answer(Verdict.HELD, proven=sender in self._proven)
 
     def on_withdraw(self, sender: PeerId) -> None:
-        """Drop a candidate: it is locked elsewhere, or sits the round out. A lock with it ends."""
+        """Remove a candidate that is locked with another peer or sits out the round. A lock with it ends."""
         self._waiting.discard(sender)
         self._promised.discard(sender)
         if sender in self._candidates:
@@ -178,7 +188,7 @@ class Matching:
         self.locked = None if sender == self.locked else self.locked
 
     def on_late(self, peer: PeerId) -> None:
-        """Ask others too: the offer in flight has not been answered for a while. Its answer still counts."""
+        """Stop waiting for this answer, and allow `actions` to ask another candidate. The late answer still counts."""
         if self._in_flight != peer:
             return
         self._in_flight = self._target = None
@@ -187,7 +197,7 @@ class Matching:
         self._take_promise()
 
     def on_answer(self, peer: PeerId, answer: Answer, now: float) -> None:
-        """Take the answer to an offer."""
+        """Process the answer to an offer."""
         self._settle(peer)
         if answer.verdict is Verdict.LOCKED:
             self._on_locked(peer, answer)
@@ -204,7 +214,7 @@ class Matching:
         self._take_promise()
 
     def on_failed(self, peer: PeerId, reason: str) -> None:
-        """Drop a peer whose offer was not answered, or a locked partner that was lost. The search continues."""
+        """Remove a peer that did not answer an offer, or a locked partner that was lost. The search continues."""
         self._settle(peer)
         if self.locked == peer:
             self.locked = None
@@ -212,7 +222,8 @@ class Matching:
         self._take_promise()
 
     def exclude(self, unwanted: Callable[[PeerId], bool], reason: str) -> int:
-        """Drop unwanted candidates, but not a locked or asked one. Return how many. Wait for no unwanted late one."""
+        """Remove the unwanted candidates, except a locked one and the one whose offer is in flight. Late answers of
+        unwanted candidates are no longer awaited. Return how many were removed."""
         busy = (self.locked, self._in_flight)
         self._late = {peer for peer in self._late if not unwanted(peer)}
         out = [peer for peer in self._free() if peer not in busy and unwanted(peer)]
@@ -221,7 +232,7 @@ class Matching:
         return len(out)
 
     def close(self) -> None:
-        """Close the window. Every offer is answered TAKEN after this."""
+        """Close the window. From now on all offers are answered TAKEN."""
         self.closed = True
         self._release_waiting()
 
@@ -236,7 +247,7 @@ class Matching:
         return sends
 
     def wake_at(self) -> float | None:
-        """Return when `actions` may have something new although nothing happened."""
+        """Return when `actions` may return something new although no event was reported. None: never."""
         if self.locked is not None or self.closed or self._in_flight is not None or len(self._late) >= MOST_OUT:
             return None
         if (best := self._best()) is None or best in self._late:
@@ -247,25 +258,26 @@ class Matching:
 
     @property
     def decision_state(self) -> tuple[PeerId | None, PeerId | None, float | None, bool]:
-        """The state that decides `actions`, `wake_at`, `locked` and `exhausted`. While it is the same, so are they."""
+        """The values on which `actions`, `wake_at`, `locked` and `exhausted` depend. While it is equal, so are their
+        results."""
         return self.locked, self._best(), self.wake_at(), bool(self._outbox)
 
     @property
     def exhausted(self) -> bool:
-        """Whether nobody is left to ask."""
+        """Whether no candidate is left to ask or to wait for."""
         return self.locked is None and self._in_flight is None and not self._late and self._best() is None
 
     @property
     def has_candidates(self) -> bool:
-        """Whether there was any candidate, also one that is out now."""
+        """Whether there was any candidate, including those that are out."""
         return bool(self._candidates)
 
     def needs_relay(self, peer: PeerId) -> bool:
-        """Whether neither of the two can be called at an address of its own."""
+        """Return whether neither this peer nor `peer` can be called at its own address."""
         return self.reach is not Reach.DIRECT and self._reaches.of(peer) is not Reach.DIRECT
 
     def solo_reason(self) -> str:
-        """Return a sentence about the fate of the candidates."""
+        """Return a sentence that counts why the candidates did not become partners."""
         if not self._candidates:
             return "no other peer is known"
         fates = Counter(self._gone.get(peer, "undecided") for peer in self._candidates)
@@ -294,14 +306,14 @@ class Matching:
         return peer in self._proven, self._candidates[peer]
 
     def _is_held_back(self, peer: PeerId) -> bool:
-        """Whether a candidate has to wait until all others are out."""
+        """Return whether a candidate has to wait until all others are out."""
         if peer in self._held_back:
             self._best()
         return peer in self._held_back
 
     def _release_held_back(self) -> bool:
-        """Let the candidates of last choice in. Return whether there are any. Those that have to call are not waited
-        for: they were told TAKEN if they called."""
+        """Admit the candidates of last choice. Return whether there are any. Those that cannot be called stay out:
+        their offers were answered TAKEN, so they will not call again."""
         held_back = self._held_back - self._reaches.callers
         back = [peer for peer in held_back if self._gone.get(peer) == HELD_BACK]
         self._held_back.clear()
@@ -311,13 +323,13 @@ class Matching:
         return bool(back)
 
     def _observe_proven(self, peer: PeerId, proven: bool) -> None:
-        """Take another peer's word that this one is not proven to it. An edge outweighs others only if both say so."""
+        """Process another peer's `proven`. Their edge has priority only if both peers are proven to each other."""
         if not proven and peer in self._proven:
             self._proven.discard(peer)
             self._ranking = None
 
     def _readmit(self, peer: PeerId, reach: Reach) -> None:
-        """Take a peer in, even if it was out. It may be the best now."""
+        """Make a peer a candidate again, even if it was out or silent."""
         if peer in self._gone or peer in self._silent:
             self._gone.pop(peer, None)
             self._silent.discard(peer)
@@ -329,14 +341,14 @@ class Matching:
             self._ranking = None
 
     def _awaited_until(self, caller: PeerId) -> float:
-        """Return until when a caller is waited for. All wait at the same time, and a caller that was told HELD calls
-        again."""
+        """Return until when to wait for a candidate that cannot be called. The waiting times of all of them run in
+        parallel, and one that was answered HELD calls again."""
         assert self._awaited_since is not None
         return max(self._awaited_since, self._called_at.get(caller, 0.0)) + self._await_s
 
     def _best_to_ask(self, now: float) -> PeerId | None:
-        """Return the best candidate to ask. None while the best is one that has to call this peer. It is waited for,
-        since it asks its candidates in the same order, but only for a while: it may be dead."""
+        """Return the best candidate to send an offer to. None: the best one cannot be called and is still being waited
+        for. It uses the same order, so it will call; but it may be dead, so the wait is limited."""
         while (best := self._best()) is not None:
             if best not in self._reaches.callers:
                 return best
@@ -353,7 +365,7 @@ class Matching:
         self._target = None if self._target == peer else self._target
 
     def _settle(self, peer: PeerId) -> None:
-        """Note that the offer to this peer is over. A late one is a candidate again."""
+        """Record that the offer to this peer has ended. A late peer becomes a candidate again."""
         if self._in_flight == peer:
             self._in_flight = None
         if peer in self._late:
@@ -362,7 +374,7 @@ class Matching:
                 self._readmit(peer, self._reaches.of(peer))
 
     def _on_locked(self, peer: PeerId, answer: Answer) -> None:
-        """Take a lock that another offers, if none is taken and no other may come."""
+        """Process a LOCKED answer: lock, keep it until the offer in flight is answered, or withdraw from it."""
         if self.locked == peer or (self.closed and self.locked is None):
             return
         self._set_reach(peer, answer.reach)
@@ -376,7 +388,7 @@ class Matching:
             self._lock(peer)
 
     def _take_promise(self) -> None:
-        """Lock with the best of those that locked late, once no offer is in flight."""
+        """Lock with the best peer of `_promised`, once no offer is in flight."""
         if self._promised and self.locked is None and self._in_flight is None and not self.closed:
             self._lock(max(self._promised, key=self._weight))
 
@@ -390,7 +402,8 @@ class Matching:
         self._release_waiting()
 
     def _notify_waiting_candidates(self) -> None:
-        """Tell the best candidates of the lock. They cannot dial this peer, so they wait for its call in silence."""
+        """Notify the best candidates of the lock. They cannot dial this peer, so they would wait for its call in
+        vain."""
         free = [p for p in (*self._free(), *self._held_back) if p not in self._reaches.callers and p != self.locked]
         self._waiting.update(heapq.nlargest(MAX_NOTICES, free, key=self._weight))
 

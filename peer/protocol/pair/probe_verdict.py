@@ -1,5 +1,5 @@
-"""Whether the mean with a partner may be applied, judged by losses on the run's data; and what a peer whose params were
-refused again and again is worth as a candidate."""
+"""Judgement on a partner's params by losses on the run's data, and the penalty for partners that were refused
+repeatedly."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEAST_WINDOWS = 4
-"""Fewer windows say nothing about their own error."""
+"""Minimum number of windows. Fewer allow no estimate of their standard error."""
 GAINED = 0.5
-"""Part of what our own work has gained that a mean may lose."""
+"""The mean with a partner may lose this fraction of what our own work has gained."""
 ERRORS = 3.0
-"""Standard errors that a mean may be worse by."""
+"""The mean may be worse than our own params by this many standard errors."""
 RUNNING = 2
-"""Refusals one after the other that make a partner the last choice."""
+"""Consecutive refusals after which a partner becomes a last choice."""
 FIRST_ROUNDS, MOST_ROUNDS = 8, 64
-"""For how many rounds, at first and at most. The number doubles from one time to the next."""
+"""Number of rounds for which a partner is a last choice: at first, and at most. It doubles each time."""
 REMEMBERED = 512
-"""Partners whose refusals are counted."""
+"""Maximum partners whose refusals are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeLosses:
-    """Mean losses in nats a token, one for each window of a probe."""
+    """Mean losses in nats per token, one for each window of a probe."""
 
     base: tuple[float, ...]
-    """Of our outer_params."""
+    """Loss of our outer_params."""
     own: tuple[float, ...]
-    """Of our work on them."""
+    """Loss of our params after our work."""
     mixed: tuple[float, ...]
-    """Of the mean that would be applied."""
+    """Loss of the mean that would be applied."""
     partner: tuple[float, ...]
-    """Of the partner's params as they came."""
+    """Loss of the partner's params as received."""
     guess: float
-    """Of a guess among all tokens: the logarithm of their number."""
+    """Loss of a uniform guess: the logarithm of the number of different tokens."""
     source: str = ""
-    """Where the windows are from, for a person."""
+    """Where the windows come from, for people to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +46,23 @@ class ProbeVerdict:
 
     accepted: bool
     reason: str
-    """Why they are refused, for a person. Empty: they are not."""
+    """Why they are refused, for people to read. Empty: they are accepted."""
     gained: float
-    """Nats a token that our own work has gained."""
+    """Nats per token that our own work has gained."""
     lost: float
-    """Nats a token by which the mean is worse than our own params."""
+    """Nats per token by which the mean is worse than our own params."""
     limit: float
-    """The most that it may be worse by."""
+    """Largest accepted value of `lost`."""
     nonsense: bool = False
-    """Whether the partner's params are refused, and worse than guessing where our own are better. Early in a run an
-    honest partner with data of its own may be worse than guessing on that of all."""
+    """Whether the refused params are worse than a uniform guess, while ours are better. This alone proves no fault:
+    early in a run an honest partner with other data may be worse than a guess on the data of all."""
     windows: str = ""
-    """How many windows it was judged by, and where they are from, for a person."""
+    """Number and source of the windows, for people to read."""
 
 
 def judge(losses: ProbeLosses) -> ProbeVerdict | None:
-    """Return the judgement, or None where the losses allow none: too few windows, or our own params have no loss."""
+    """Return the judgement. None: the losses allow none, because there are too few windows or our own params have no
+    finite loss."""
     own = losses.own
     assert len(losses.base) == len(own) == len(losses.mixed) == len(losses.partner), losses
     if len(own) < LEAST_WINDOWS or not all(map(math.isfinite, (*losses.base, *own))):
@@ -98,20 +99,24 @@ def _error(values: Sequence[float]) -> float:
 
 @dataclass(slots=True)
 class _Refused:
+    """Refusals of one partner."""
+
     running: int = 0
+    """Consecutive refusals."""
     rounds: int = 0
+    """Number of rounds of the last penalty."""
     until: int = 0
-    """The first round in which it is a candidate as any other."""
+    """First round in which it is a normal candidate again."""
 
 
 class LastChoices:
-    """The partners whose params were refused again and again. They are sought when nobody else is there."""
+    """Partners whose params were refused repeatedly. They are asked only when no other candidate is left."""
 
     def __init__(self) -> None:
         self._refused: OrderedDict[str, _Refused] = OrderedDict()
 
     def refused(self, peer: str, round_: int) -> None:
-        """Note a refusal in this round."""
+        """Record that the peer's params were refused in this round."""
         known = self._refused.setdefault(peer, _Refused())
         self._refused.move_to_end(peer)
         known.running += 1
@@ -122,7 +127,7 @@ class LastChoices:
             self._refused.popitem(last=False)
 
     def accepted(self, peer: str) -> None:
-        """Note that the peer's params were taken: it begins anew."""
+        """Record that the peer's params were accepted. Clears its refusals."""
         self._refused.pop(peer, None)
 
     def includes(self, peer: str, round_: int) -> bool:
@@ -130,5 +135,5 @@ class LastChoices:
         return self.rounds_left(peer, round_) > 0
 
     def rounds_left(self, peer: str, round_: int) -> int:
-        """Return for how many rounds, this one included, the peer is a last choice. 0: it is none."""
+        """Return for how many rounds, including this one, the peer is a last choice. 0: it is none."""
         return max(0, known.until - round_) if (known := self._refused.get(peer)) is not None else 0

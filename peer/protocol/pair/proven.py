@@ -1,12 +1,13 @@
-"""The peers that have proven themselves to this one, and the rounds in which they go first.
+"""Proven peers: peers that have done accepted exchanges, and get priority as partners.
 
-A fresh key costs nothing, an accepted exchange costs work. So a peer counts as proven after `NEEDED` accepted exchanges
-with us. Receipts of accepted exchanges with `VOUCHERS` such peers count as much. Three liars sign receipts for any
-number of keys. So a vouched peer vouches for nobody, a voucher's receipts of one round count for one partner, and at
-most as many vouched peers are proven as peers by their own exchanges, the latest ones.
+A fresh key costs nothing, an accepted exchange costs work. So a peer is proven after `NEEDED` accepted exchanges with
+us, or by receipts of accepted exchanges with `VOUCHERS` peers that are proven by their own exchanges. Three liars could
+sign receipts for any number of keys. Therefore a peer that is proven by receipts cannot vouch for others, a voucher's
+receipts of one round count for one partner only, and there are at most as many peers proven by receipts (the latest
+ones) as by their own exchanges.
 
-Edges between the proven outweigh all others in three rounds of four. In the fourth all edges weigh the same. All peers
-draw the same fourth round. Newcomers are met there, and the swarm mixes: see `MIXING_GAP`. The module is pure."""
+Edges between proven peers have priority in three of four rounds. In the fourth, the same for all peers, all edges weigh
+the same, so that newcomers find partners and the swarm mixes (`MIXING_GAP`). The module is pure."""
 
 from __future__ import annotations
 
@@ -20,46 +21,47 @@ from typing import Any
 from peer.protocol.messages import PeerId, RoundKey, RunId
 
 NEEDED = 4
-"""Accepted exchanges with us that prove a peer."""
+"""Accepted exchanges with us that make a peer proven."""
 VOUCHERS = 3
-"""Proven peers whose receipts prove a peer."""
+"""Proven peers whose receipts make a peer proven."""
 LEAST = 3
-"""Proven peers in sight below which none goes first. Peers with one or two favourites would meet those alone."""
+"""With fewer visible proven peers, none has priority. Otherwise a peer would pair with the same one or two all the
+time."""
 BLOCK_ROUNDS = 4
-"""One round in so many is unbiased."""
+"""One of this many rounds is unbiased."""
 MIXING_GAP = 1 / (2 * BLOCK_ROUNDS)
-"""Least spectral gap of the expected mixing matrix, whoever is proven to whom. An unbiased matching alone has a gap of
-at least 1/2, and the matrix of the other rounds has no eigenvalue above 1."""
+"""Lower bound of the spectral gap of the expected mixing matrix, whatever peers are proven. An unbiased matching alone
+has a gap of at least 1/2, and the matrix of the other rounds has no eigenvalue above 1."""
 MAX_KEPT = 4096
-"""Most peers that are remembered, of each kind."""
+"""Maximum peers that are remembered, with own exchanges and with vouchers each."""
 MAX_SAID = 2**14
-"""Receipts of vouchers that are remembered."""
+"""Maximum receipts of vouchers that are remembered."""
 MAX_BYTES = 2**20
-"""Beyond it nothing is read."""
+"""Larger encodings are not decoded."""
 FORMAT = 1
 _MAX_ID = 64
 
 
 def unbiased(run_id: RunId, round_: int) -> bool:
-    """Return whether all edges weigh the same in this round. One round of each `BLOCK_ROUNDS` is drawn by the run's
-    hash, the same on every peer."""
+    """Return whether all edges weigh the same in this round. A hash of the run chooses one round of each
+    `BLOCK_ROUNDS`, the same on every peer."""
     block, place = divmod(round_, BLOCK_ROUNDS)
     drawn = hashlib.blake2b(f"unbiased {block}".encode(), digest_size=8, key=run_id[:32]).digest()
     return int.from_bytes(drawn, "big") % BLOCK_ROUNDS == place
 
 
 class ProvenPeers:
-    """The exchanges with each peer that were accepted, and the peers that vouch for it."""
+    """Counts the accepted exchanges with each peer, and the vouchers of each peer."""
 
     def __init__(self) -> None:
         self._changed = False
         self._accepted: OrderedDict[PeerId, int] = OrderedDict()
         self._vouchers: OrderedDict[PeerId, set[PeerId]] = OrderedDict()
         self._said: OrderedDict[tuple[PeerId, RoundKey], PeerId] = OrderedDict()
-        """The partner that a voucher named first in a round."""
+        """For each voucher and round, the first partner that a receipt named."""
 
     def accepted(self, peer: PeerId) -> None:
-        """Note an exchange with this peer whose values were used."""
+        """Record an exchange with this peer whose values were used."""
         before = self._accepted.get(peer, 0)
         self._accepted[peer] = min(before + 1, NEEDED)
         self._accepted.move_to_end(peer)
@@ -68,8 +70,11 @@ class ProvenPeers:
         self._changed |= before < NEEDED
 
     def vouched(self, peer: PeerId, by: PeerId, key: RoundKey) -> None:
-        """Note a receipt of an accepted exchange that `by` signed for this peer. Its signature is checked already.
-        Receipts of peers that proved nothing to us do not count, nor those that name a second partner of one round."""
+        """Record a receipt of an accepted exchange that `by` signed for this peer. The caller has verified the
+        signature.
+
+        Ignored if `by` is not proven by own exchanges, or has signed a receipt for another partner of the same
+        round."""
         if by == peer or not self._by_own_exchanges(by) or self._said.setdefault((by, key.whole), peer) != peer:
             return
         if len(self._said) > MAX_SAID:
@@ -84,7 +89,7 @@ class ProvenPeers:
         self._changed = True
 
     def revoke(self, peer: PeerId) -> None:
-        """Forget all that speaks for a peer: it did something that puts it out of favour."""
+        """Remove a peer that misbehaved: it has to prove itself again."""
         self._changed |= peer in self._accepted or peer in self._vouchers
         self._accepted.pop(peer, None)
         self._vouchers.pop(peer, None)
@@ -96,8 +101,7 @@ class ProvenPeers:
         return iter([*self._own_among(None), *self._vouched_among(None)])
 
     def among(self, present: Container[PeerId]) -> set[PeerId]:
-        """Return the proven ones that are present. Of those that others vouch for at most as many as there are
-        others."""
+        """Return the proven peers among `present`. Those proven by receipts are at most as many as the others."""
         return {*self._own_among(present), *self._vouched_among(present)}
 
     def _own_among(self, present: Container[PeerId] | None) -> list[PeerId]:
@@ -106,7 +110,7 @@ class ProvenPeers:
         ]
 
     def _vouched_among(self, present: Container[PeerId] | None) -> list[PeerId]:
-        """Return those that are proven by vouchers alone, the latest first."""
+        """Return the peers that are proven by receipts only, latest first."""
         most = len(self._own_among(present))
         found = (
             peer
@@ -119,7 +123,7 @@ class ProvenPeers:
         return sum(map(self._by_own_exchanges, self._vouchers.get(peer, ()))) >= VOUCHERS
 
     def going_first(self, present: Container[PeerId]) -> set[PeerId]:
-        """Return the peers whose edges outweigh others in a biased round. None while fewer than `LEAST` are present."""
+        """Return the peers whose edges have priority in a biased round. Empty if fewer than `LEAST` are present."""
         found = self.among(present)
         return found if len(found) >= LEAST else set()
 
@@ -127,19 +131,19 @@ class ProvenPeers:
         return self._accepted.get(peer, 0) >= NEEDED
 
     def pack_if_changed(self) -> bytes | None:
-        """Return `pack` if something has changed since the last call."""
+        """Return `pack()` if something has changed since the last call, else None."""
         changed, self._changed = self._changed, False
         return self.pack() if changed else None
 
     def pack(self) -> bytes:
-        """Encode for `unpack`."""
+        """Encode as JSON for `unpack`."""
         vouchers = [[peer, sorted(by)] for peer, by in self._vouchers.items()]
         body = {"format": FORMAT, "accepted": list(self._accepted.items()), "vouchers": vouchers}
         return json.dumps(body, separators=(",", ":")).encode()
 
 
 def unpack(raw: bytes) -> ProvenPeers:
-    """Decode what `pack` made. Raises ValueError for anything else."""
+    """Decode the result of `pack`. Raises ValueError for anything else."""
     if len(raw) > MAX_BYTES:
         raise ValueError(f"{len(raw)} bytes")
     found = ProvenPeers()

@@ -1,8 +1,8 @@
-"""The receipt of a swap: the sentence that each of the two partners signs about it. Both name the same transfer, seen
-from their own side, and each adds its own opinion. The module is pure: the caller signs and verifies.
+"""The receipt of a swap: a statement that each of the two partners signs. Both statements describe the same transfer
+from the signer's side, and each contains the signer's opinion. The module is pure: the caller signs and verifies.
 
-One partner's statement follows from the other's statement and its own opinion (`SwapStatement.mirrored`). So an opinion
-and a signature are all that has to travel, and all that has to be kept of the other side."""
+The partner's statement follows from our own statement and the partner's opinion (`SwapStatement.mirrored`). So only the
+opinion and the signature have to be sent and stored."""
 
 from __future__ import annotations
 
@@ -16,48 +16,49 @@ from peer.protocol.messages import DIGEST_BYTES, MAX_ROUND, PeerId, RoundKey, Ru
 from peer.protocol.wire.fields import fixed, number_of, pack_fields, unpack_fields
 
 PURPOSE = b"pair receipt v1\0"
-"""Begins what is signed, so that it cannot be taken for anything else that a key signs."""
+"""Prefix of the signed bytes, so that the signature is not valid for another kind of document."""
 MAX_TOKENS = 2**53
 MAX_FRAGMENT = 2**32 - 1
 MAX_NBYTES = 2**53
 MAX_PEER_ID = 64
 MAX_STATEMENT = 512
-"""Bytes of an encoded statement, at most."""
+"""Maximum bytes of an encoded statement."""
 SIGNATURE_BYTES = 64
 MAX_SHOWN = 16
-"""Receipts that are shown at once."""
+"""Maximum receipts in one answer."""
 NOT_MEASURED = 0
+"""Value of `SwapOpinion.gain` if no gain was measured."""
 MAX_GAIN = 15
 LEAST_GAIN = 1e-4
-"""Nats a token: the upper end of the smallest gain that is told from none."""
+"""Upper end of the smallest bucket of gains, in nats per token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transferred:
-    """The payload that went one way."""
+    """The payload that was transferred in one direction."""
 
     digest: bytes
-    """BLAKE3 of its bytes as they travelled; see `digest_of_parts`."""
+    """BLAKE3 of its bytes as transferred; see `digest_of_parts`."""
     nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class SwapOpinion:
-    """What one partner says of a swap."""
+    """One partner's claims about a swap."""
 
     tokens: int
-    """Tokens of work behind the payload that it sent. A claim: nobody can count them from outside."""
+    """Tokens of work behind the payload that it sent. Nobody else can verify this."""
     accepted: bool
-    """Whether the payload that it received entered its outer step."""
+    """Whether the payload that it received was used in its outer step."""
     gain: int = NOT_MEASURED
-    """`gain_bucket` of what it received."""
+    """`gain_bucket` of the payload that it received."""
 
     def to_bytes(self) -> bytes:
         return pack_fields(fixed(self.tokens, 8), fixed(self.accepted, 1), fixed(self.gain, 1))
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> SwapOpinion:
-        """Raises ValueError for anything that `to_bytes` would not write."""
+        """Decode an opinion. Raises ValueError for anything that `to_bytes` would not return."""
         tokens, accepted, gain = unpack_fields(raw, 3)
         opinion = cls(number_of(tokens, 8), number_of(accepted, 1) == 1, number_of(gain, 1))
         if not opinion.is_possible() or opinion.to_bytes() != raw:
@@ -65,23 +66,24 @@ class SwapOpinion:
         return opinion
 
     def is_possible(self) -> bool:
-        """Whether the numbers are within their bounds."""
+        """Return whether the numbers are within their bounds."""
         return 0 <= self.tokens <= MAX_TOKENS and 0 <= self.gain <= MAX_GAIN
 
 
 @dataclass(frozen=True, slots=True)
 class SwapStatement:
-    """What one partner signs about a swap."""
+    """The statement about a swap that one partner signs."""
 
     run_id: RunId
     key: RoundKey
     signer: PeerId
     partner: PeerId
     received: Transferred
-    """By the signer, from the partner."""
+    """Payload that the signer received from the partner."""
     sent: Transferred
+    """Payload that the signer sent."""
     opinion: SwapOpinion
-    """The signer's."""
+    """Opinion of the signer."""
 
     def to_bytes(self) -> bytes:
         """Return the bytes that are signed."""
@@ -100,7 +102,7 @@ class SwapStatement:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> SwapStatement:
-        """Raises ValueError for anything that `to_bytes` would not write."""
+        """Decode a statement. Raises ValueError for anything that `to_bytes` would not return."""
         if not raw.startswith(PURPOSE):
             raise ValueError("no statement about a swap")
         run_id, round_, fragment, signer, partner, *transfers, opinion = unpack_fields(raw[len(PURPOSE) :], 10)
@@ -118,7 +120,7 @@ class SwapStatement:
         return statement
 
     def mirrored(self, opinion: SwapOpinion) -> SwapStatement:
-        """Return what the partner signs about the same swap when this is its opinion."""
+        """Return the partner's statement about the same swap, given the partner's opinion."""
         return SwapStatement(self.run_id, self.key, self.partner, self.signer, self.sent, self.received, opinion)
 
     def _check(self) -> None:
@@ -133,18 +135,18 @@ class SwapStatement:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptBounds:
-    """What a receipt of one run can say. Two keys of one person sign anything for each other, so a receipt beyond what
-    the run's manifest and the clock allow is refused wherever it is read."""
+    """Bounds for the receipts of one run. One person with two keys can sign any receipt, so every reader refuses
+    receipts that the run's manifest and the clock do not allow."""
 
     fragments: int
-    """The rounds take turns with the run's fragments."""
+    """Number of fragments of the run, which are due in turn."""
     payload_bytes: int
-    """Of one swap, each way."""
+    """Maximum bytes of one swap in each direction."""
     rounds: int
-    """Rounds that can have been due. Their numbers begin with 0."""
+    """Number of rounds that can have been due, from round 0."""
 
     def refusal_reason(self, said: SwapStatement) -> str:
-        """Return why no swap of the run can be this one, for a person. Empty: one can."""
+        """Return why this cannot be a swap of the run, for people to read. Empty: it can."""
         round_, fragment = said.key.round, said.key.fragment
         if round_ >= self.rounds:
             return f"a receipt of round {round_}, and {self.rounds} rounds can have been due"
@@ -159,17 +161,17 @@ class ReceiptBounds:
 
 @dataclass(frozen=True, slots=True)
 class SignedOpinion:
-    """What one partner sends the other about their swap."""
+    """The message that one partner sends the other about their swap."""
 
     key: RoundKey
     opinion: SwapOpinion
     signature: bytes
-    """The sender's, over its statement."""
+    """Signature of the sender over its statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownReceipt:
-    """A statement that a peer shows of another one, which signed it."""
+    """A signed statement that a peer passes on to others."""
 
     statement: SwapStatement
     signature: bytes
@@ -183,12 +185,14 @@ def peer_id_of_field(field: bytes) -> PeerId:
 
 
 def digest_of_parts(digests: Sequence[bytes]) -> bytes:
-    """Return the digest of a payload that travelled in several parts: of one part its own, of more BLAKE3 of theirs."""
+    """Return the digest of a payload that was transferred in several parts: that of a single part, or BLAKE3 over all
+    digests."""
     return digests[0] if len(digests) == 1 else blake3(b"".join(digests)).digest()
 
 
 def gain_bucket(nats: float) -> int:
-    """Return the bucket of a measured gain in nats a token: 1 for none or a loss, and one more for each doubling."""
+    """Return the bucket of a measured gain in nats per token: 1 for none or a loss, and one more for each doubling.
+    NaN: `NOT_MEASURED`."""
     if math.isnan(nats):
         return NOT_MEASURED
     if nats <= 0:

@@ -1,8 +1,9 @@
-"""A peer's chain of receipts: one entry a swap, each with the hash of the one before and the signatures of both
-partners. Its owner signs every entry, the first record names run and owner. The module is pure, for signatures too.
+"""A peer's hash chain of receipts: one entry per swap, with the hash of the previous entry and the signatures of both
+partners. The first record, the head, names run and owner, and the owner signs every record. The module is pure; the
+caller passes functions that sign and verify.
 
-A chain shows in which order its owner wrote which receipts, and that nobody else changed, moved or removed one of them.
-It does not show that its owner wrote all of them down: the newest entries can always be left off."""
+A chain proves the order in which its owner recorded the receipts, and that nobody changed, moved or removed one in the
+middle. It does not prove that it is complete: the owner can always omit the newest entries."""
 
 from __future__ import annotations
 
@@ -18,23 +19,25 @@ from peer.protocol.wire.fields import pack_fields, unpack_fields
 HEAD_PURPOSE = b"pair receipts, chain v1\0"
 ENTRY_PURPOSE = b"pair receipts, entry v1\0"
 MAX_RECORD = 1024
-"""Bytes of a record, at most."""
+"""Maximum bytes of a record."""
 LENGTH_BYTES = 4
-"""Of the length in front of each record."""
+"""Bytes of the length prefix of each record in a file."""
 
 Sign = Callable[[bytes], bytes]
+"""Sign these bytes."""
 Verify = Callable[[PeerId, bytes, bytes], bool]
-"""verify(peer, raw, signature)"""
+"""verify(peer, raw, signature): return whether the signature is valid."""
 BoundsOf = Callable[[RunId], ReceiptBounds | None]
+"""Return the receipt bounds of a run. None: they are not known."""
 
 
 def no_bounds(run_id: RunId) -> ReceiptBounds | None:
-    """Return None, where no run's manifest is at hand."""
+    """Return None: no manifest is known."""
     return None
 
 
 class BrokenChain(Exception):
-    """A chain that does not hold. `entry` is the number of the first bad record: 0 is the head, 1 the first entry."""
+    """Raised for an invalid chain. `entry`: number of the first invalid record; 0 is the head, 1 the first entry."""
 
     def __init__(self, entry: int, why: str) -> None:
         super().__init__(f"{f'entry {entry}' if entry else 'the head'}: {why}")
@@ -44,37 +47,37 @@ class BrokenChain(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Countersigned:
-    """A receipt: our statement, and the opinion of the partner, which signed its own."""
+    """A receipt: our own statement, and the partner's opinion with its signature."""
 
     own_statement: SwapStatement
     partner_opinion: SwapOpinion
     signature: bytes
-    """The partner's, 64 bytes."""
+    """Signature of the partner, 64 bytes."""
 
     @property
     def statement(self) -> SwapStatement:
-        """What the partner signed."""
+        """The statement that the partner signed."""
         return self.own_statement.mirrored(self.partner_opinion)
 
     def holds(self, verify: Verify) -> bool:
-        """Whether the partner signed it."""
+        """Return whether the partner's signature is valid."""
         return verify(self.own_statement.partner, self.statement.to_bytes(), self.signature)
 
 
 @dataclass(slots=True)
 class PartnerTotals:
-    """Sums over the receipts of one partner. Tokens are not among them: they are claims without a bound."""
+    """Sums over the receipts of one partner. Tokens are not summed: they are claims without a bound."""
 
     rounds: int = 0
     accepted: int = 0
-    """Of its payloads, by the owner."""
+    """Payloads of the partner that the owner accepted."""
     accepted_by_it: int = 0
-    """Of the owner's payloads."""
+    """Payloads of the owner that the partner accepted."""
     bytes_received: int = 0
     bytes_sent: int = 0
 
     def add(self, receipt: Countersigned) -> None:
-        """Count one more receipt."""
+        """Add a receipt to the sums."""
         ours, theirs = receipt.own_statement, receipt.partner_opinion
         self.rounds += 1
         self.accepted += ours.opinion.accepted
@@ -90,7 +93,7 @@ def head_record(run_id: RunId, owner: PeerId, sign: Sign) -> bytes:
 
 
 def entry_record(previous: bytes, receipt: Countersigned, sign: Sign) -> bytes:
-    """Return the record that follows the one with this hash."""
+    """Return the record that follows a record with the hash `previous`."""
     told = pack_fields(
         previous, receipt.own_statement.to_bytes(), receipt.partner_opinion.to_bytes(), receipt.signature
     )
@@ -98,37 +101,36 @@ def entry_record(previous: bytes, receipt: Countersigned, sign: Sign) -> bytes:
 
 
 def receipt_in(record: bytes) -> Countersigned:
-    """Return what an entry says, unchecked. Raises ValueError."""
+    """Return the receipt in an entry, not verified. Raises ValueError."""
     told, _ = unpack_fields(record, 2)
     _, ours, theirs, signature = unpack_fields(told, 4)
     return Countersigned(SwapStatement.from_bytes(ours), SwapOpinion.from_bytes(theirs), signature)
 
 
 def link_of(record: bytes) -> bytes:
-    """Return the hash of the record before, as an entry names it. Raises ValueError."""
+    """Return the hash of the previous record that an entry contains. Raises ValueError."""
     told, _ = unpack_fields(record, 2)
     return unpack_fields(told, 4)[0]
 
 
 def hash_of(record: bytes) -> bytes:
-    """Return what the next record holds of this one."""
+    """Return the hash of this record, which the next one contains."""
     return blake3(record).digest()
 
 
 def framed(record: bytes) -> bytes:
-    """Return a record as it lies in a file: behind its length."""
+    """Return a record with its length prefix, as it is stored in a file."""
     return len(record).to_bytes(LENGTH_BYTES, "big") + record
 
 
 class ChainCheck:
-    """Follows a chain, record by record. `verify` decides about signatures. `bounds` returns those of the run that the
-    chain names."""
+    """Verifies a chain record by record. `bounds` is called with the run that the head names."""
 
     def __init__(self, verify: Verify, bounds: BoundsOf = no_bounds) -> None:
         self._verify = verify
         self._bounds_of = bounds
         self.bounds: ReceiptBounds | None = None
-        """Of the chain's run. None: nobody knows them, and no receipt is refused for what it says."""
+        """Bounds of the chain's run. None: not known; receipts are then not checked against bounds."""
         self.run_id = RunId(b"")
         self.owner = PeerId("")
         self.head = b""
@@ -139,7 +141,7 @@ class ChainCheck:
         self._seen: set[int] = set()
 
     def take(self, record: bytes) -> None:
-        """Check the next record. Raises BrokenChain; nothing more of the chain counts then."""
+        """Verify the next record. Raises BrokenChain; the rest of the chain is then not valid."""
         number = self.entries + bool(self.head)
         try:
             if self.head:
