@@ -1,1 +1,2 @@
-"""Diagnosis of slow peers, links and trainers."""
+"""Diagnosis of slow peers, links and trainers from a peer's own exchanges. Begin with `analysis`; `outliers` has the
+statistics."""

@@ -1,12 +1,13 @@
-"""Diagnosis of slow links, by one peer from its own exchanges, after C4 (arXiv 2406.04594).
+"""Diagnosis of slow links by one peer, from its own exchanges, following C4 (arXiv 2406.04594).
 
-The rate of a link is taken apart: log rate = mu + sender + receiver + rest. A peer sees only its own row (it sends) and
-column (it receives) of that table. So each side of a swap tells its partner the median rates at which it sends and
-receives. With these numbers the fit is closed, by medians. Our median over partners is our own uplink or downlink. The
-distance of one partner from that median is the link.
+The model for the rate of a link is: log rate = mu + sender + receiver + rest. A peer sees only its own row (where it
+sends) and its own column (where it receives) of the table of rates. So the two sides of a swap exchange the median
+rates at which they send and receive. With these numbers the model can be fitted by medians: our median over partners
+gives our own uplink or downlink, and the distance of one partner from that median gives the link.
 
-The module is pure and bounded. A partner's own numbers are never enough to blame it, and one liar hardly moves a
-median. A new fault is seen late: the medians told are over the last `LATELY` exchanges."""
+The module is pure and its memory is bounded. A partner's own numbers never suffice to blame it, and one liar hardly
+changes a median. A new fault is found with delay, because the exchanged medians are over the last `LATELY`
+exchanges."""
 
 from __future__ import annotations
 
@@ -28,19 +29,22 @@ from peer.protocol.diagnosis.outliers import (
 from peer.protocol.messages import PeerId, PeerTimings
 
 LEAST_TO_TELL = 5
+"""Minimum number of exchanges for a median."""
 TWICE = 2
-"""It is said, and taken back, when so many looks in a row agree."""
+"""Consecutive looks that must agree before a finding is reported or withdrawn."""
 SHOWN = 8
+"""Maximum findings that are reported at once."""
 MOST_LAG_S = 3600.0
+"""Larger differences between the partners' times are implausible."""
 LEAST_RATE, MOST_RATE = 1.0, 1e12
-"""Bytes per second: what a partner may tell."""
+"""Range of plausible rates of a partner, in bytes per second."""
 
 
 def lag_by_own_doing(own: PeerTimings, theirs: PeerTimings) -> float:
-    """Return how many seconds later than this peer the partner was ready, as far as it worked longer. Negative: this
-    peer was later.
+    """Return how many seconds the partner was ready later than this peer, as far as its own longer work explains it.
+    Negative: this peer was later.
 
-    A partner that began late, because its exchange before had kept it waiting, is not to blame."""
+    A partner that began late because its previous exchange kept it waiting is not to blame."""
     lag, longer = theirs.ready - own.ready, theirs.worked - own.worked
     if lag * longer <= 0:
         return 0.0
@@ -48,7 +52,7 @@ def lag_by_own_doing(own: PeerTimings, theirs: PeerTimings) -> float:
 
 
 class Diagnosis:
-    """The diagnosis of one peer, fed with its exchanges. The caller calls `look` after each one."""
+    """The diagnosis of one peer from its exchanges. The caller calls `add` and then `look` after each exchange."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=WINDOW)
@@ -57,7 +61,7 @@ class Diagnosis:
         self._found: dict[tuple[What, str], OutlierFinding] = {}
 
     def add(self, sample: Sample, told: PeerTimings | None = None) -> None:
-        """Add an exchange that is over. `told`: the timings that its partner told."""
+        """Add a finished exchange. `told`: the timings that the partner sent."""
         self._samples.append(sample)
         if told is not None:
             self._told[sample.partner] = told
@@ -66,20 +70,21 @@ class Diagnosis:
                 self._told.popitem(last=False)
 
     def own_rates(self) -> tuple[float, float]:
-        """Median rates out and in over the last exchanges, bytes per second, to be told to partners. 0: not known."""
+        """Return the median rates (out, in) of the latest exchanges in bytes per second, to send to partners. 0: not
+        known."""
         lately = list(self._samples)[-LATELY:]
         out = [sample.rate_out for sample in lately if sample.rate_out]
         into = [sample.rate_in for sample in lately if sample.rate_in]
         return _if_enough(out), _if_enough(into)
 
     def own_lateness(self) -> float | None:
-        """Median seconds by which this peer is ready later than its partners, by its own doing. Negative: earlier.
-        None: not known."""
+        """Return the median seconds by which this peer is ready later than its partners, by its own doing. Negative:
+        earlier. None: not known."""
         lates = [-sample.lag_s for sample in list(self._samples)[-LATELY:] if not sample.failure]
         return median(lates) if len(lates) >= LEAST_TO_TELL else None
 
     def look(self) -> tuple[list[OutlierFinding], list[OutlierFinding]]:
-        """Return the findings that are new, and those that are over."""
+        """Return the new findings, and those that no longer hold."""
         now = {finding.key: finding for finding in findings(list(self._samples), self._told, frozenset(self._found))}
         new, over = list[OutlierFinding](), list[OutlierFinding]()
         for key in {*now, *self._streaks, *self._found}:
@@ -95,11 +100,11 @@ class Diagnosis:
         return sorted(new, key=_order), sorted(over, key=_order)
 
     def found(self) -> list[OutlierFinding]:
-        """Return at most `SHOWN` findings. Those about this peer come first."""
+        """Return at most `SHOWN` findings, those about this peer first."""
         return sorted(self._found.values(), key=_order)[:SHOWN]
 
     def nothing(self) -> str:
-        """Why there is nothing to tell, for a person."""
+        """Return why there are no findings, for people to read."""
         count, partners = len(self._samples), len({sample.partner for sample in self._samples})
         if count < LEAST:
             return f"not enough exchanges yet ({count} of {LEAST})"
@@ -121,7 +126,8 @@ def _order(finding: OutlierFinding) -> tuple[bool, str, str]:
 
 
 def believed(told: PeerTimings | None, own: PeerTimings | None) -> PeerTimings | None:
-    """Check a partner's timings for range and drop those that cannot be. `own`: the timings that this peer tells."""
+    """Return a partner's timings if they are in a plausible range, else None. `own`: the timings that this peer
+    sent."""
     if told is None or own is None:
         return None
     times = told.ready > 0 and abs(told.ready - own.ready) <= MOST_LAG_S and abs(told.worked) <= MOST_LAG_S

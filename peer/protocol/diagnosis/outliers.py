@@ -1,5 +1,5 @@
-"""Outliers among the exchanges of one peer, by medians: rates, lateness, exchanges that stood still.
-`peer.protocol.diagnosis.analysis` says which numbers are compared, and why."""
+"""Detection of outliers among the exchanges of one peer, by medians: slow rates, late partners, stalled exchanges.
+`peer.protocol.diagnosis.analysis` explains which numbers are compared, and why."""
 
 from __future__ import annotations
 
@@ -16,50 +16,52 @@ WHATS: tuple[What, ...] = get_args(What)
 YOU = "you"
 
 WINDOW = 64
-"""Exchanges looked at."""
+"""Latest exchanges that are analysed."""
 LATELY = 16
-"""Exchanges over which the medians are that we tell others, and lateness is judged."""
+"""Latest exchanges over which the medians for partners and our own lateness are computed."""
 LEAST = 8
-"""Exchanges before anything is said about us,"""
+"""Minimum exchanges for a finding about this peer."""
 LEAST_OF_PARTNER = 3
-"""with one partner before anything is said about it,"""
+"""Minimum exchanges with a partner for a finding about it."""
 LEAST_PARTNERS = 3
-"""and partners to compare with."""
+"""Minimum number of partners for a comparison."""
 RATIO = 2.0
-"""Slow is at most this part of the rate of other partners,"""
+"""A rate is slow if it is smaller than that of other partners by at least this factor,"""
 SPREADS = 3.0
-"""and so many spreads (1.4826 median absolute deviations) from them."""
+"""and differs from them by at least this many spreads (1.4826 median absolute deviations)."""
 LATE_S = 2.0
-"""Less than this late is nothing,"""
+"""Seconds below which lateness is ignored."""
 OFTEN = 0.7
-"""and so is what is seldom."""
+"""Fraction of the exchanges in which lateness or slowness must occur."""
 MOSTLY = 0.75
-"""The part of exchanges that must have stood still. A partner below it was late at times, or was lost."""
+"""Fraction of the exchanges that must have stalled. Below it, the partner was late at times or lost."""
 COSTS_S = 0.5
-"""A slow transfer that is over sooner hurts nobody."""
+"""A slow transfer of fewer seconds does no harm and is ignored."""
 STAYS = 0.75
-"""A finding lasts while its number is beyond this part of the bounds. Otherwise it would come and go."""
+"""A finding remains while its number exceeds this fraction of the bounds (hysteresis)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One exchange, as this peer saw it."""
+    """One exchange, as this peer measured it."""
 
     partner: PeerId
     nbytes: int = 0
-    """Bytes of the payload, the larger of both ways."""
+    """Bytes of the larger payload of the two directions."""
     rate_out: float = 0.0
-    """Bytes per second. 0: not known."""
+    """Upload rate in bytes per second. 0: not known."""
     rate_in: float = 0.0
+    """Download rate, likewise."""
     lag_s: float = 0.0
     """Seconds by which the partner was ready later, by its own doing. Negative: this peer was later."""
     failure: Literal["", "late", "silent", "lost"] = ""
-    """The kind of failure: the partner never began, it began and stopped in the middle, or the connection was lost."""
+    """Kind of failure: the partner never began (`late`), stopped in the middle (`silent`), or the connection was lost
+    (`lost`). Empty: no failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutlierFinding:
-    """An unusual number: what it is, whose (`you` or a peer id), the number, and a sentence."""
+    """An unusual number: its kind, whose it is (`you` or a peer id), the number with its unit, and a sentence."""
 
     what: What
     who: str
@@ -73,10 +75,11 @@ class OutlierFinding:
 
 
 Held = frozenset[tuple[What, str]]
+"""Keys of the findings that are reported now."""
 
 
 def spread(values: Iterable[float]) -> float:
-    """1.4826 times the median absolute deviation: a standard deviation that outliers do not move. 0 of nothing."""
+    """Return 1.4826 times the median absolute deviation: a robust standard deviation. 0 for no values."""
     known = list(values)
     if not known:
         return 0.0
@@ -85,7 +88,7 @@ def spread(values: Iterable[float]) -> float:
 
 
 def findings(samples: list[Sample], told: Mapping[PeerId, PeerTimings], held: Held) -> list[OutlierFinding]:
-    """Return all numbers beyond the bounds. For findings in `held` the bounds are nearer."""
+    """Return all outliers. Findings in `held` remain until they fall below `STAYS` of their bounds."""
     stalled = _stalled(samples, held)
     gone = {finding.who for finding in stalled}
     if YOU in gone:
@@ -99,7 +102,8 @@ def findings(samples: list[Sample], told: Mapping[PeerId, PeerTimings], held: He
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One transfer of ours against what the partner has in the median: the same partner, other ends."""
+    """One of our transfers, compared with the median that the partner has with all its partners in the same
+    direction."""
 
     partner: PeerId
     rate: float
@@ -133,7 +137,7 @@ def _rates(samples: list[Sample], told: Mapping[PeerId, PeerTimings], held: Held
 
 
 def _direction(cells: list[_Cell], ours: What, theirs: What, held: Held) -> list[OutlierFinding]:
-    """Look at one direction: at this peer's own side first, then at each partner's and the links to them."""
+    """Analyse one direction: this peer's own side first, then each partner's side and the link to it."""
     by_partner = _by_partner(cells)
     if len(by_partner) < LEAST_PARTNERS:
         return []
@@ -151,8 +155,8 @@ def _direction(cells: list[_Cell], ours: What, theirs: What, held: Held) -> list
 
 
 def _own_side(cells: list[_Cell], usual: dict[PeerId, float], what: What, held: Held) -> OutlierFinding | None:
-    """Compare this peer's rates with those that the same partners have elsewhere. The spread of the partners' own
-    numbers sets the bound."""
+    """Compare this peer's rates with the rates that the same partners have elsewhere. The bound depends on the spread
+    of the partners' own numbers."""
     if len(cells) < LEAST:
         return None
     apart = spread(math.log(rate) for rate in usual.values())
@@ -165,7 +169,7 @@ def _own_side(cells: list[_Cell], usual: dict[PeerId, float], what: What, held: 
 
 
 def _slow_partner(of: list[_Cell], usual: float, others: list[float], what: What, held: Held) -> OutlierFinding | None:
-    """Find a partner that is slow with everybody, as it tells itself, and with us too."""
+    """Find a partner that is slow with all its partners, by its own numbers, and with us too."""
     partner, middle = of[0].partner, median(others)
     apart, key = spread(map(math.log, others)), (what, str(partner))
     rate = median(cell.rate for cell in of)
@@ -178,7 +182,7 @@ def _slow_partner(of: list[_Cell], usual: float, others: list[float], what: What
 
 
 def _slow_link(of: list[_Cell], others: list[_Cell], held: Held) -> OutlierFinding | None:
-    """Slow between us two, while both are well with others."""
+    """Find a link that is slow between this peer and one partner, while both are fast with others."""
     key: tuple[What, str] = "slow_link", str(of[0].partner)
     rests = [cell.rest for cell in others]
     partner, usual = of[0].partner, median(rests)
@@ -203,7 +207,7 @@ def _costly(cells: list[_Cell]) -> bool:
 
 
 def _lateness(lately: list[Sample], samples: list[Sample], held: Held) -> list[OutlierFinding]:
-    """Compare this peer's lateness over its last exchanges first, then the partners' over all of them."""
+    """Analyse lateness: this peer's over its latest exchanges first, then each partner's over all of them."""
     if own := _own_lateness(lately, held):
         return [own]
     found = list[OutlierFinding]()
@@ -222,7 +226,7 @@ def _lateness(lately: list[Sample], samples: list[Sample], held: Held) -> list[O
 
 
 def _own_lateness(lately: list[Sample], held: Held) -> OutlierFinding | None:
-    """Compare our median lateness. The error of a median of n is about 1.25 spreads / sqrt(n)."""
+    """Analyse our median lateness. The error of a median of n values is about 1.25 spreads / sqrt(n)."""
     lates = [-sample.lag_s for sample in lately]
     if len(lates) < LEAST or len({sample.partner for sample in lately}) < LEAST_PARTNERS:
         return None
@@ -237,7 +241,7 @@ def _own_lateness(lately: list[Sample], held: Held) -> OutlierFinding | None:
 
 
 def _common(lags: list[float]) -> float:
-    """Half more than four of five stay below. (Most lags are 0, so a spread would say that nothing differs.)"""
+    """Return 1.5 times the 80 % quantile of the lags. Most lags are 0, so a spread would be 0."""
     return 1.5 * sorted(map(abs, lags))[int(0.8 * len(lags))]
 
 
@@ -249,7 +253,7 @@ def _late_bound(usual: float, key: tuple[What, str], held: Held) -> float:
 
 
 def _stalled(samples: list[Sample], held: Held) -> list[OutlierFinding]:
-    """Exchanges that came to nothing. Where they do so with everybody, it is we."""
+    """Find partners whose exchanges fail. If they fail with several partners, the finding is about this peer."""
     lately = samples[-LATELY:]
     failed = [sample for sample in lately if sample.failure]
     many = len(lately) >= LEAST and len({sample.partner for sample in failed}) >= LEAST_PARTNERS
@@ -265,8 +269,8 @@ def _stalled(samples: list[Sample], held: Held) -> list[OutlierFinding]:
 
 
 def _stood_still(who: str, failed: list[Sample], count: int, held: Held) -> OutlierFinding | None:
-    """Find partners that stood still. If both sides began, the connection is at fault, else the side that never
-    began."""
+    """Return a finding if most exchanges failed. If both sides began, the connection is at fault, else the side that
+    never began."""
     began = sum(sample.failure == "silent" for sample in failed) > len(failed) / 2
     what: What = "stalled" if began else "never_ready"
     if len(failed) < MOSTLY * (STAYS if (what, who) in held else 1.0) * count:

@@ -1,23 +1,23 @@
-"""Whether a contributor works against the rest of its group, as the owner of a shard can tell from the parts that
-members sent it. The module is pure: the caller compares the parts.
+"""Detection of members that work against their group, from the contributions that the owner of a shard received. The
+module is pure: the caller computes the cosines.
 
-The *agreement* of a contributor is the lower median of the cosines between its part and each other part. Fewer than
-half of the members can move it no farther than the honest ones' cosines reach. The *usual* agreement is the lower
-median of all members' agreements. Honest members that learn the same agree as usual, about, and a part with its sign
-turned agrees as little as usual is much. So a round gives evidence against a contributor, the log likelihood ratio of
-both cases for normal noise of standard deviation s:
+The *agreement* of a contributor is the lower median of the cosines between its contribution and each other one. Fewer
+than half of the members cannot move it beyond the range of the honest members' cosines. The *usual* agreement is the
+lower median of all agreements. Honest members that learn the same agree about as much as usual, and a contribution with
+its sign reversed has about the negative of the usual agreement. So each round gives evidence against a contributor: the
+log likelihood ratio of these two cases, for normal noise of standard deviation s:
 
     evidence = 2 * usual * (-agreement - TOLERATED * usual) / s^2
 
-It is a number of either sign, and evidence of several rounds adds up (Page's CUSUM test, Biometrika 41, 1954). From
-`ENOUGH` on a contributor is left out, and it is back when later rounds speak for it. In a single round exp(-ENOUGH)
-bounds the probability that noise alone brings this about (Wald, 1945).
+The evidence has either sign and is summed over rounds (Page's CUSUM test, Biometrika 41, 1954). From `ENOUGH` on, the
+contributor is left out; later rounds with negative evidence bring it back. In a single round, the probability that
+noise alone gives this much evidence is at most exp(-ENOUGH) (Wald, 1945).
 
-A part that is far longer than its sender's work explains (`LONG`) and agrees less than half as usual is left out at
-once, as one with enough evidence. Such a part moves the mean the most: the owner makes it shorter, but not short.
+A contribution that is much longer than its tokens explain (`LONG`) and agrees less than half as much as usual is left
+out at once. Such a contribution moves the mean the most, although the owner scales it down.
 
-A round in which the members have no direction in common says nothing. That is so at the end of a run, and where each
-member has data of its own: there honest parts point against each other."""
+A round in which the contributions have no common direction gives no evidence. This happens at the end of a run, and
+where each member has different data: honest contributions may then point against each other."""
 
 from __future__ import annotations
 
@@ -28,45 +28,46 @@ from statistics import median_low
 from peer.protocol.messages import PeerId
 
 FEWEST = 4
-"""Among fewer parts nobody can tell which of them lies."""
+"""Minimum number of contributions. Among fewer, it cannot be decided which of them is false."""
 TOLERATED = 0.15
-"""An agreement below zero by so much of the usual one is no evidence: other data may point there."""
+"""A negative agreement up to this fraction of the usual one is no evidence: members with other data may have it."""
 CLEAR = 1.0
-"""The usual agreement must be so many standard deviations above zero."""
+"""The usual agreement must exceed zero by this many standard deviations."""
 ENOUGH = 14.0
 """Evidence from which on a contributor is left out: exp(-14) is about one in a million."""
 MOST = 2 * ENOUGH
-"""Evidence never exceeds it, so that two clear rounds bring a contributor back."""
+"""Maximum evidence, so that two clear rounds bring a contributor back."""
 LONG = 4.0
-"""So many times the length that its tokens explain is too long for a part that agrees less than half as usual. Honest
-machines of speeds 1 to 20 stay below it (`benchmarks/honest_owners.py`)."""
+"""A contribution this many times as long as its tokens explain is too long if it agrees less than half as much as
+usual. Honest machines of speeds 1 to 20 stay below (`benchmarks/honest_owners.py`)."""
 TO_SIGMA = 1.4826
-"""Standard deviation over the median absolute deviation, of normal values."""
+"""Ratio of standard deviation to median absolute deviation for normal values."""
 REMEMBERED = 1024
-"""Contributors whose evidence is kept."""
+"""Maximum contributors whose evidence is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartsComparison:
-    """The parts of a shard, each beside each other. Rows and columns are in the order of `peers`."""
+    """Pairwise comparison of the contributions to a shard. Rows and columns are in the order of `peers`."""
 
     peers: tuple[PeerId, ...]
     cosines: Sequence[Sequence[float]]
     deviations: Sequence[Sequence[float]]
-    """Standard deviations of the cosines if each product of two elements had a random sign."""
+    """Standard deviations of the cosines under the hypothesis that each product of two elements has a random sign."""
     excess: Sequence[float]
-    """How many times each part is as long as the median one, and as its tokens over the median explain."""
+    """Length of each contribution relative to the median length, divided by its tokens relative to the median
+    tokens."""
 
 
 class ContributorJudge:
-    """One owner's memory of contributors, over all rounds and shards that it owned."""
+    """Evidence of one owner against contributors, over all rounds and shards that it owned."""
 
     def __init__(self) -> None:
         self._evidence: dict[PeerId, float] = {}
 
     def judge(self, compared: PartsComparison) -> dict[PeerId, str]:
-        """Learn from a round. Return the contributors to leave out, the worst first, and why, as sentences. They are
-        fewer than half."""
+        """Add the evidence of a round. Return the contributors to leave out, worst first, with the reason as a
+        sentence. They are always fewer than half."""
         peers = compared.peers
         if len(peers) < FEWEST:
             return {}

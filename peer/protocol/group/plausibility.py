@@ -1,17 +1,19 @@
-"""Whether a shard's result can be the mean of what the members sent, as far as one member can tell from its own part.
-The module is pure: the caller measures.
+"""Check whether the result of a shard can be the mean of what the members sent, as far as one member can tell. The
+module is pure: the caller measures lengths and cosines.
 
-An owner signs its result, and nobody else sees all the parts. A member knows three things: its own part, the results
-of the other shards in the same round, and what it applied before. Most owners are honest, so medians of the latter two
-tell how long a result is as a rule, and how much it points where our part does.
+An owner signs its result, and no other member sees all contributions. A member knows its own contribution, the results
+of the other shards of the round, and the results that it applied before. Most owners are honest, so medians over these
+show how long results usually are, and how much they agree with our contribution.
 
-* *Length*: at most `FAR` times the larger of our own part and the usual length.
-* *Direction*: a result that names us may not point against our part, where the others point along with it.
+* *Length*: a result is at most `FAR` times as long as the larger of our own contribution and the usual result. *
+*Direction*: a result that includes our contribution must not point against it while the other results agree with it.
 
-The mean of members with other data, or with far faster machines, may well point against a small part. So the direction
-only counts for a member whose part usually lies along the result (`ALONG`), and only when it is clear (`AGAINST`).
+A correct mean may point against a small contribution if the other members have different data or much faster machines.
+So the direction counts only for a member whose contribution usually agrees with the results (`ALONG`), and only if the
+disagreement is clear (`AGAINST`).
 
-A doubt is no proof. The result is not applied, as if its owner had died, and nobody's standing falls."""
+A refused result is no proof of a fault. It is not applied, as if its owner had died, and the owner keeps its
+reputation."""
 
 from __future__ import annotations
 
@@ -22,39 +24,42 @@ from dataclasses import dataclass
 from statistics import median_low
 
 KEPT = 8
-"""Rounds of a fragment whose applied results tell what is usual."""
+"""Latest rounds of a fragment whose results define what is usual."""
 FEWEST = 3
-"""So many values tell what is usual, at least."""
+"""Minimum number of values that define what is usual."""
 FEW = 3
-"""Among so few contributors the mean may be the fastest machine's part alone: neither length nor direction tells."""
+"""With up to this many contributors, neither length nor direction counts: the mean may be mostly the contribution of
+one fast machine."""
 FAR = 2.5
+"""Factor by which a result may be longer than usual."""
 ALONG = 0.15
-"""Cosine between our part and the results, as a rule, from which on the direction counts."""
+"""Minimum usual cosine between our contribution and the results for the direction to count."""
 AGAINST = 0.5
-"""A result points against our part if its cosine is below minus so many times the usual one."""
+"""A result points against our contribution if its cosine is below minus this fraction of the usual one."""
 DEVIATIONS = 4.0
-"""A cosine must be below zero by so many of its standard deviations between random directions: 1 / sqrt(elements)."""
+"""And it must be below zero by this many standard deviations of cosines between random directions: 1 /
+sqrt(elements)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredResult:
-    """A shard's result beside our own part of it."""
+    """A shard's result compared with our own contribution to it."""
 
     rms: float
-    """Root mean square of its elements."""
+    """Root mean square of the elements of the result."""
     own_rms: float
-    """That of our part."""
+    """Root mean square of our contribution."""
     cosine: float
-    """Between the two. 0 where either is zero."""
+    """Cosine between the two. 0 if either is zero."""
     elements: int
-    """How many they have."""
+    """Number of elements."""
     named: int = 0
-    """How many contributors it names."""
+    """Number of contributors that the result names."""
     names_us: bool = False
 
 
 class ResultHistory:
-    """One fragment's applied results, as one member saw them."""
+    """The results of one fragment that this member applied."""
 
     def __init__(self) -> None:
         self._lengths: deque[float] = deque(maxlen=KEPT)
@@ -62,12 +67,12 @@ class ResultHistory:
 
     @property
     def last_rms(self) -> float | None:
-        """Root mean square of the results of the last round, the median of the shards. None: there was none."""
+        """Median over the shards of the root mean square of the last round's results. None: no results yet."""
         return self._lengths[-1] if self._lengths else None
 
     def doubts(self, results: Mapping[int, MeasuredResult], members: int) -> dict[int, str]:
-        """Return why results of a round cannot be means, by shard, as sentences. `results`: of the shards whose owner
-        is another one. `members`: in the roster."""
+        """Return the shards whose result cannot be a correct mean, with the reason as a sentence. `results`: those of
+        the shards that other members own. `members`: number of members in the roster."""
         found = dict[int, str]()
         for shard, one in results.items():
             others = [other for number, other in results.items() if number != shard]
@@ -76,7 +81,7 @@ class ResultHistory:
         return found
 
     def applied(self, results: Sequence[MeasuredResult]) -> None:
-        """Note the results of a round that will be applied."""
+        """Record the results of a round that are applied."""
         if results:
             self._lengths.append(median_low([one.rms for one in results]))
         if cosines := [one.cosine for one in results if one.names_us]:
@@ -102,7 +107,7 @@ class ResultHistory:
 
 
 def _too_few(one: MeasuredResult, members: int) -> str:
-    """An honest owner makes no result without more than half of the roster."""
+    """Return a sentence if the result names too few members: an honest owner needs more than half of the roster."""
     if 2 * one.named > members:
         return ""
     return f"the result names {one.named} of {members} members, too few for a result"

@@ -1,6 +1,6 @@
-"""The encoding of the rosters that a peer must remember over a restart, of each fragment. Without them a part of a
-group that was cut off and restarted would take itself for a group of its own (`peer.protocol.group.quorum`). The
-encoding is small JSON: each id once, rosters as indices into them."""
+"""Encoding of the rosters that a peer stores over a restart, for all fragments. Without them, an isolated part of a
+group that restarts would take itself for the whole group (`peer.protocol.group.quorum`). The format is compact JSON:
+each peer id occurs once, and rosters are indices into the list of ids."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from peer.protocol.messages import MAX_ROUND, PeerId
 
 FORMAT = 1
 MAX_BYTES = 4 * 2**20
-"""Beyond it nothing is read: 64 members in 11 rosters of 1000 fragments are less."""
+"""Larger encodings are not decoded. 64 members in 11 rosters of 1000 fragments need less."""
 MAX_SEEN = 2**20
-"""Largest number of seen peers that is read."""
+"""Largest number of seen peers that is decoded."""
 _MAX_ID = 64
 
 
 def pack(quorums: Sequence[Quorum]) -> bytes:
-    """Encode rosters for `unpack`."""
+    """Encode the rosters for `unpack`."""
     index: dict[PeerId, int] = {}
     fragments = []
     for quorum in quorums:
@@ -33,8 +33,8 @@ def pack(quorums: Sequence[Quorum]) -> bytes:
 
 
 def unpack(raw: bytes, fragments: int) -> list[Rosters]:
-    """Decode the rosters of each fragment. Raises ValueError for anything that `pack` would not write for so many
-    fragments."""
+    """Decode the rosters of each fragment. Raises ValueError for anything that `pack` would not return for this number
+    of fragments."""
     if len(raw) > MAX_BYTES:
         raise ValueError(f"{len(raw)} bytes")
     try:

@@ -1,9 +1,9 @@
-"""A round of a group: the order of its leaders, a leader's collection of members, and the roster that it signs. The
-module is pure: the leader passes joins and the time, and reads whether the roster is closed.
+"""A round of a group: the order of its leaders, the leader's collection of joins, and the roster that it signs. The
+module is pure: the leader passes joins and the time, and polls whether the roster is closed.
 
-Every peer orders the peers it sees by a keyed hash of (run, round, fragment, id) and asks the first one to lead. If
-that one does not answer, it asks the next. So two leaders may be at work in one round. `peer.protocol.group.quorum`
-says why not more than one of their rosters gives a result."""
+Every peer sorts the peers it sees by a keyed hash of (run, round, fragment, id) and asks the first one to lead. If that
+one does not answer, it asks the next. So two leaders may be active in one round. `peer.protocol.group.quorum` explains
+why at most one of their rosters gives a result."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from peer.protocol.messages import MAX_ROUND, PeerId, Reach, RoundKey, RunId
 
 ROSTER_DOMAIN = b"peer roster v1"
 MAX_MEMBERS = 64
-"""Most members of a roster, whatever the manifest allows: a bound for the peers that read it."""
+"""Maximum members of a roster, whatever the manifest allows, so that readers can bound their memory."""
 MAX_ROSTER_BYTES = 16 * 1024
-"""Bytes of the largest roster that is read."""
+"""Larger encodings of rosters are not decoded."""
 LEAST_GRACE_S = 0.5
-"""Least seconds that a leader with a quorum waits for further members."""
+"""Minimum seconds that a leader with a quorum waits for further members."""
 _MAX_ID = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A member's request: `I take part in this round, from this base.`"""
+    """A member's request to take part in a round, starting from a base."""
 
     key: RoundKey
     base: Base
     reach: Reach = Reach.DIRECT
-    """How others can call it. A relayed member says DIRECT when its path is fast enough to own a shard."""
+    """How others can call the member. A relayed member whose path is fast enough to own a shard says DIRECT."""
     wait_s: float = 0.0
-    """Seconds that the leader may hold the call before it says WAIT."""
+    """Seconds for which the leader may hold the call before it answers WAIT."""
     vouchers: Vouchers = NO_VOUCHERS
     """Receipts of the owners that last sent this peer results of this fragment."""
 
@@ -51,16 +51,16 @@ class JoinStatus(enum.StrEnum):
     """A leader's answer to a join."""
 
     ROSTER = "roster"
-    """The roster is closed and in the reply, with or without the caller."""
+    """The roster is closed and in the reply. The caller may or may not be a member."""
     WAIT = "wait"
     """The roster is not closed yet: the caller asks again at once."""
     NONE = "none"
-    """There will be no roster from here, `reason` says why."""
+    """This peer makes no roster for the caller. `reason` says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedRoster:
-    """A roster on the wire: its exact bytes, and the leader's signature over them (`ROSTER_DOMAIN`)."""
+    """A roster as it is sent: its exact bytes, and the leader's signature over them (`ROSTER_DOMAIN`)."""
 
     raw: bytes
     signature: bytes
@@ -68,21 +68,23 @@ class SignedRoster:
 
 @dataclass(frozen=True, slots=True)
 class JoinReply:
+    """The answer to a join."""
+
     status: JoinStatus
     roster: SignedRoster | None = None
     collecting: bool = False
-    """With WAIT: whether this peer leads the round already."""
+    """With WAIT: whether this peer already leads the round."""
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The members of a round's average, and the base that they build on."""
+    """The members of a round's average, and the base from which they start."""
 
     run_id: RunId
     key: RoundKey
     leader: PeerId
-    """The peer that signed it. It may be no member: its own base may be another one."""
+    """The peer that signed the roster. It need not be a member: its own base may differ."""
     base: Base
     members: tuple[PeerId, ...]
     """Sorted."""
@@ -90,7 +92,7 @@ class Roster:
     """The members that own the shards, sorted: those that are easiest to call."""
 
     def to_bytes(self) -> bytes:
-        """Return the bytes that are signed, the one encoding of this roster."""
+        """Return the bytes that are signed. The encoding is unique."""
         body = {
             "base": self.base.digest.hex(),
             "electors": list(self.base.electors),
@@ -105,12 +107,12 @@ class Roster:
         return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
     def name(self) -> bytes:
-        """BLAKE3 of its bytes: contributions name their roster by it."""
+        """Return the BLAKE3 digest of `to_bytes`, by which contributions refer to their roster."""
         return blake3(self.to_bytes()).digest()
 
 
 def parse_roster(raw: bytes) -> Roster:
-    """Decode a roster and check its form, not its signature. Raises BadPayload (`roster`)."""
+    """Decode a roster and check its form, but not its signature. Raises BadPayload (`roster`)."""
     if len(raw) > MAX_ROSTER_BYTES:
         raise BadPayload(Code.ROSTER, f"a roster of {len(raw)} bytes, at most {MAX_ROSTER_BYTES} are read")
     try:
@@ -146,7 +148,7 @@ def check_base(base: Base) -> None:
 
 
 def ids_of(texts: object) -> tuple[PeerId, ...]:
-    """Read a list of peer ids: ascending, each once, not too many. Raises ValueError."""
+    """Convert a list to peer ids. Raises ValueError unless they are strictly ascending and at most `MAX_MEMBERS`."""
     if not isinstance(texts, list) or len(texts) > MAX_MEMBERS:
         raise ValueError("ids")
     if not all(isinstance(t, str) and 0 < len(t) <= _MAX_ID and t.isascii() and t.isprintable() for t in texts):
@@ -157,8 +159,8 @@ def ids_of(texts: object) -> tuple[PeerId, ...]:
 
 
 def leaders(run_id: RunId, key: RoundKey, peers: Iterable[PeerId]) -> list[PeerId]:
-    """Return the peers in the order in which they are asked to lead. The hash is keyed by the run, so that nobody can
-    prepare ids for a run that is not written yet."""
+    """Return the peers in the order in which they are asked to lead. The hash is keyed by the run id, so that nobody
+    can prepare peer ids before the manifest is written."""
     begun = hashlib.blake2b(f"lead/{key.round}/{key.fragment}/".encode(), digest_size=16, key=run_id[:32])
 
     def score(peer: PeerId) -> tuple[bytes, PeerId]:
@@ -170,32 +172,35 @@ def leaders(run_id: RunId, key: RoundKey, peers: Iterable[PeerId]) -> list[PeerI
 
 
 class Grace:
-    """The time a leader with a quorum waits for further members: the larger of twice the largest recent slack and two
-    inner steps. It is at least half a second and at most a quarter of the round. Until a slack was seen, it is that
-    quarter.
+    """Computes how long a leader with a quorum waits for further members.
 
-    A member joins at the end of its inner step, so slacks lie anywhere between nothing and a step. Their mean would
-    leave out a member whose step ends late, and its round's work with it. A leader sees few rounds, so it also goes by
-    its own steps."""
+    The grace is the larger of twice the largest recent slack (seconds between quorum and last join) and two inner
+    steps. It is at least `LEAST_GRACE_S` and at most a quarter of the round. Before the first slack is observed, it is
+    that quarter.
+
+    Members join at the end of an inner step, so slacks vary between zero and one step. A grace of the mean slack would
+    exclude members whose step ends late, and waste their round's work. The leader's own step time counts too, because a
+    leader observes few rounds."""
 
     KEPT = 0.95
-    """Part of the largest slack that is left of it when the next one was smaller."""
+    """Decay of the largest slack at each smaller observation."""
     TIMES = 2.0
+    """Factor of slack and step time."""
 
     def __init__(self) -> None:
         self._slack: float | None = None
         self._step_s = 0.0
 
     def expect_steps(self, step_s: float) -> None:
-        """Know that an inner step takes so many seconds here."""
+        """Set the seconds of an inner step of this peer."""
         self._step_s = step_s
 
     def observe(self, slack_s: float) -> None:
-        """Note the seconds between the quorum and the last join of a round."""
+        """Record the slack of a round: the seconds between the quorum and the last join."""
         self._slack = slack_s if self._slack is None else max(slack_s, self.KEPT * self._slack)
 
     def seconds(self, round_s: float) -> float:
-        """Return the grace of a round of so many seconds."""
+        """Return the grace, in seconds, for rounds of `round_s` seconds."""
         most = max(LEAST_GRACE_S, round_s / 4)
         if self._slack is None:
             return most
@@ -210,7 +215,7 @@ class _Joined:
 
 
 class RosterBuilder:
-    """A leader's collection of joins for one round, closed to a roster when `closed` returns one."""
+    """A leader's collection of joins for one round. `closed` returns the roster once it is complete."""
 
     def __init__(
         self,
@@ -223,8 +228,8 @@ class RosterBuilder:
         enough: Callable[[Base, Collection[PeerId]], bool],
         known: Callable[[Base], bool],
     ) -> None:
-        """`enough`: whether these peers are enough for a roster on this base. `known`: whether this peer remembers the
-        roster that made this base."""
+        """`enough`: whether these peers are enough for a roster on this base. `known`: whether this peer itself
+        accepted the roster that made this base."""
         self.run_id, self.key, self.me, self.max_group = run_id, key, me, max_group
         self.grace_s, self.closes_at = grace_s, closes_at
         self.enough, self.known = enough, known
@@ -232,17 +237,17 @@ class RosterBuilder:
         self._quorum_at: float | None = None
 
     def on_join(self, peer: PeerId, join: Join, now: float) -> None:
-        """Take a peer's join. Joining again changes nothing."""
+        """Add a peer's join. A second join of the same peer changes nothing."""
         if peer not in self._joined and len(self._joined) < 4 * MAX_MEMBERS:
             self._joined[peer] = _Joined(now, join.base, join.reach)
-        if self._winner() is None:  # who has just come may have a later state
+        if self._winner() is None:  # a quorum can be lost again: the new member may have a later state
             self._quorum_at = None
         elif self._quorum_at is None:
             self._quorum_at = now
 
     def closed(self, live: Collection[PeerId], now: float) -> Roster | None:
-        """Return the roster once it is closed: all live peers have joined, or a quorum's grace or the window is over.
-        `live`: all training peers that this peer sees."""
+        """Return the roster if it is closed, else None. It closes when all live peers have joined, or when the grace
+        after the quorum or the window has passed. `live`: all training peers that this peer sees."""
         if self._quorum_at is None:
             return None
         whole = self._joined.keys() >= set(live)
@@ -251,15 +256,16 @@ class RosterBuilder:
         return self._winner()
 
     def hopeless(self, live: Collection[PeerId], now: float) -> bool:
-        """Whether no base can reach a quorum: the window is over, or all live peers have joined."""
+        """Return whether no base can reach a quorum any more: the window has passed, or all live peers have joined."""
         return self._quorum_at is None and (now >= self.closes_at or self._joined.keys() >= set(live))
 
     def rally(self) -> Roster | None:
-        """Return a roster too small for a result, by which other members learn whose state to fetch. It is made when
-        enough have joined, but split over several bases, as after each missed other shards of a round.
+        """Return a roster too small for a result, from which other members learn whose state to fetch. None: not
+        needed.
 
-        The roster names the latest base, and of these the one that most have. If members of a larger one will not
-        contribute for the sake of a later state, it names that state."""
+        It is made when enough peers have joined but have different bases, for example because each missed other shards
+        of a round. The roster is on the latest base, and of those on the one that most members have. If members of a
+        larger base will not contribute because they know a later state, the roster is on that state."""
         joined, by_mark = tuple(self._joined), self._by_mark()
         bases = {mark: self._joined[peers[0]].base for mark, peers in by_mark.items()}
         founded = any(base.electors for base in bases.values())
@@ -278,11 +284,11 @@ class RosterBuilder:
         return by_mark
 
     def next_at(self) -> float:
-        """Return when to look again although nobody joins."""
+        """Return when to call `closed` again if no further join arrives."""
         return self.closes_at if self._quorum_at is None else min(self._quorum_at + self.grace_s, self.closes_at)
 
     def slack(self, now: float) -> float | None:
-        """Return the seconds since the quorum. None: there is none yet."""
+        """Return the seconds since the quorum. None: no quorum yet."""
         return None if self._quorum_at is None else now - self._quorum_at
 
     @property
@@ -298,9 +304,11 @@ class RosterBuilder:
         return max(0.0, max(joined.at for joined in self._joined.values()) - self._quorum_at)
 
     def _winner(self) -> Roster | None:
-        """Return the roster on the base that most have, of the bases that enough have. Ties go to the later base, then
-        to ours, then to the smaller mark. A base without electors counts only while no member names any: newcomers may
-        be more, and know less."""
+        """Return the roster on the best base that enough members have: that of most members, then the later one, then
+        ours, then that of the smaller mark.
+
+        A base without electors counts only while no member names electors: newcomers may be the majority, but their
+        base is the oldest."""
         by_mark = self._by_mark()
         bases = [self._joined[peers[0]].base for peers in by_mark.values()]
         own = self._joined[self.me].base.mark() if self.me in self._joined else b""
@@ -318,10 +326,13 @@ class RosterBuilder:
         return None if best is None else self._roster(best[1], best[2])
 
     def _left(self, base: Base, members: Collection[PeerId], later: Base) -> bool:
-        """Whether too few of these members will contribute to a result on this base. Some were in the roster that made
-        a later state, and would have to be more than half of it (`peer.protocol.group.quorum`, 2). Without this check a
-        group could wait for many rounds for results of a state that members have left. Only a remembered roster counts:
-        an invented later state must not keep members from theirs."""
+        """Return whether too few of these members will contribute to a result on this base, because some know a later
+        state.
+
+        A member that was in the roster of a later state contributes here only if more than half of that roster is here
+        too (`peer.protocol.group.quorum`, case 2). Without this check a group could wait for many rounds for results on
+        a base that members have left. Only rosters that this peer itself accepted count: an invented later state must
+        not keep members from their round."""
         theirs = set(later.electors).intersection(members)
         if later.since <= base.since or not self.known(later) or 2 * len(theirs) > len(later.electors):
             return False

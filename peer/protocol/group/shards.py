@@ -1,5 +1,5 @@
-"""The shards of a fragment: one for each dialable member of the roster, each owned by one of them. Every peer computes
-the same from the roster, so none of it is sent."""
+"""Division of a fragment into shards, one for each callable member of the roster, and the values that members and
+owners exchange about them. Every peer computes the same division from the roster, so it is not sent."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from peer.protocol.wire.frames import PayloadReader
 from peer.protocol.wire.payload import Sink
 
 ALIGN = 128
-"""Elements: the block of the codecs, none of which lies in two shards."""
+"""Elements of a codec block. A block is never divided between two shards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A half-open range of elements of the fragment."""
+    """A half-open range of elements of the fragment, and its owner."""
 
     index: int
     start: int
@@ -33,15 +33,15 @@ class Shard:
 
 
 RELAYED_SHARE = 0.5
-"""Part of a relay's cap that an owner behind it may count on. Other circuits share the cap."""
+"""Fraction of a relay's cap that an owner behind it may rely on. Other circuits share the cap."""
 
 
 def owner_reach(reach: Reach, rate: float, nbytes: int, seconds: float) -> Reach:
-    """Return how a member says that it can be called when a roster is made, which decides who owns shards.
+    """Return the reach that a member gives in its join, which decides who owns shards.
 
-    A relayed member owns a shard beside those that can be dialled if its path is fast enough: it says DIRECT. `rate`:
-    bytes per second of its best relay. `nbytes`: what an owner takes in parts and gives in results, as many as the
-    whole fragment has in both. `seconds`: from one round to the next."""
+    A relayed member may own a shard like a directly callable one if its path is fast enough; it then says DIRECT.
+    `rate`: bytes per second of its best relay. `nbytes`: bytes of the whole fragment, about what an owner receives in
+    contributions and sends in results. `seconds`: from one round to the next."""
     if reach is Reach.RELAYED and RELAYED_SHARE * rate * seconds >= nbytes:
         return Reach.DIRECT
     return reach
@@ -50,11 +50,11 @@ def owner_reach(reach: Reach, rate: float, nbytes: int, seconds: float) -> Reach
 def cut(
     roster: bytes, owners: Sequence[PeerId], elements: int, align: int = ALIGN, whole: Sequence[Span] = ()
 ) -> list[Shard]:
-    """Cut a fragment into shards, in order, none empty: one for each owner, or fewer where `edges` has fewer.
+    """Divide a fragment into shards, in order and not empty: one for each owner, or fewer if `edges` has fewer.
 
-    Owners are found by rendezvous hashing over (roster, shard), with a cap of one. The first shard takes the peer of
-    best score, the next one the best of the rest. So no peer owns more than one. The roster's name is part of the
-    score, so no peer can choose what it will own."""
+    Owners are chosen by rendezvous hashing over (roster, shard) with at most one shard each: the first shard gets the
+    peer with the best score, the next the best of the rest. The score depends on the roster's name, so no peer can
+    choose what it will own."""
     left, shards = set(owners), []
     for index, (start, end) in enumerate(itertools.pairwise(edges(len(owners), elements, align, whole))):
         owner = min(left, key=lambda peer: _score(roster, index, peer))
@@ -64,11 +64,11 @@ def cut(
 
 
 def edges(owners: int, elements: int, align: int = ALIGN, whole: Sequence[Span] = ()) -> list[int]:
-    """Return where the shards begin, and the end of the last.
+    """Return the starts of the shards, and the end of the last one.
 
-    At first there are as many as owners, or as blocks of `align` elements where these are fewer, and their sizes differ
-    by one block at most (the last may be shorter). `whole`: spans that lie in one shard each. An edge inside of one
-    moves to its nearer end. So no shard has more than its part and the largest of these spans, and there may be fewer
+    There are as many shards as owners, or as blocks of `align` elements if these are fewer. Their sizes differ by at
+    most one block (the last may be shorter). `whole`: spans that must each be within one shard. An edge inside such a
+    span moves to the nearer end of the span. So a shard is at most one such span larger, and there may be fewer
     shards."""
     assert elements > 0
     assert owners > 0
@@ -95,83 +95,83 @@ class ContributionHeader:
 
     key: RoundKey
     roster: bytes
-    """Its name, 32 bytes."""
+    """Name of the roster, 32 bytes."""
     shard: int
     tokens: int
-    """The weight."""
+    """Weight of the contribution."""
     nbytes: int
-    """Bytes of the contribution. 0: only the result is wanted."""
+    """Bytes of the contribution. 0: the sender wants the result only."""
     transfer: int = 0
-    """The contribution's name over all its streams, set by the transport. 0: it cannot be resumed."""
+    """Identifies the contribution over several streams; set by the transport. 0: it cannot be resumed."""
     have: int = 0
-    """Bytes of the result that former streams brought."""
+    """Bytes of the result that earlier streams delivered."""
     signature: bytes = b""
-    """The sender's, over `peer.protocol.group.receipts.part_statement`. Empty: an earlier version's, where results are
-    not sparse."""
+    """Signature of the sender over `peer.protocol.group.receipts.part_statement`. Empty in earlier versions, unless
+    results are sparse."""
 
 
 MAX_TOKENS = 2**53
-"""Most tokens of a contribution: integers that a double holds exactly."""
+"""Maximum tokens of a contribution: a double represents integers exactly up to here."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """An owner's result: the encoded mean, and the members in it."""
+    """An owner's result: the encoded mean and its contributors."""
 
     payload: bytes | bytearray | memoryview
     named: tuple[int, ...]
-    """Indices into the roster's members, ascending."""
+    """Indices of contributors in the roster's members, ascending."""
     signature: bytes = b""
-    """The owner's, of `peer.protocol.group.receipts`."""
+    """Signature of the owner (`peer.protocol.group.receipts`)."""
 
 
 class ResultSink(Sink, Protocol):
-    """A member's sink for the result of a shard."""
+    """Receives the result of a shard on the side of a member."""
 
     def begins(self, named: tuple[int, ...], signature: bytes, nbytes: int) -> None:
-        """Before its first byte, once: who is said to be in it, the owner's signature, and its bytes, all unchecked.
-        `nbytes` of the sink is what it has from here on. Raises BadPayload."""
+        """Called once before the first byte of the result, with its claimed contributors, the owner's signature and the
+        size; all not verified. From then on the sink's `nbytes` is this size. Raises BadPayload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A member's report of one contribution. The payload and the members in it are in its sink."""
+    """Statistics of one contribution. The result itself is in the sink."""
 
     bytes_sent: int
     bytes_received: int
     seconds: float
     way: Way = DIRECT
-    """The path of the last connection that it used."""
+    """Path of the last connection that the contribution used."""
 
 
 class UploadSlot:
-    """A served contribution: where its bytes go, and what comes of it. Made by the owner, used by a transport."""
+    """The owner's end of one contribution: receives its bytes and returns the result. A transport drives it."""
 
     sink: Sink | None
-    """None: nothing is to be sent, only the result is wanted."""
+    """Destination of the contribution. None: the sender wants the result only."""
     patience_s: float = 60.0
-    """Seconds that the contribution may take to arrive."""
+    """Seconds within which the contribution has to arrive."""
     reader: PayloadReader | None = None
-    """The reader of the bytes that former streams brought. None: none came."""
+    """Reader that continues what earlier streams delivered. None: there were none."""
     transfer: int = 0
-    """The header's transfer, if the owner resumes it over another stream, else 0."""
+    """`ContributionHeader.transfer`, if the owner can resume it over another stream, else 0."""
     have: int = 0
-    """Bytes of the contribution that are here already. All of them: nothing more is to be sent."""
+    """Bytes of the contribution that have already arrived. If these are all, nothing more is sent."""
 
     def complete(self) -> None:
-        """Confirm that the complete contribution is in the sink, verified. Raises PartnerRefused when it came too late,
-        PartnerLost when another stream has resumed it."""
+        """Confirm that the sink has the complete, verified contribution. Raises PartnerRefused if it is too late,
+        PartnerLost if another stream has resumed it."""
         raise NotImplementedError
 
     def reject(self) -> None:
-        """Reject the contribution: it is wrong, and no stream may resume it."""
+        """Discard the contribution because it is invalid. No stream may resume it."""
 
     async def result(self) -> ShardResult:
-        """Wait for the result, within the owner's deadline. Raises PartnerRefused when there is none."""
+        """Wait for the result, until the owner's deadline. Raises PartnerRefused if there is none."""
         raise NotImplementedError
 
     def mark_delivered(self) -> None:
-        """Note that the member has the complete result."""
+        """Record that the member has received the complete result."""
 
     def leave(self) -> None:
         """End the call, whatever its outcome, and free the slot. May be called again."""
@@ -179,7 +179,8 @@ class UploadSlot:
 
 
 def check_named(named: Sequence[int], members: int) -> tuple[int, ...]:
-    """Indices of contributors as they came. Raises ValueError unless ascending, each once, and within the roster."""
+    """Return the indices of contributors as a tuple. Raises ValueError unless they are strictly ascending and within
+    the roster."""
     if any(not 0 <= index < members for index in named):
         raise ValueError("named")
     if any(one >= other for one, other in itertools.pairwise(named)):

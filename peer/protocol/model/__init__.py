@@ -1,1 +1,1 @@
-"""The layout of a model and its fragments."""
+"""The layout of a model: its tensors, and their division into fragments. Begin with `layout`."""

@@ -1,6 +1,6 @@
-"""The cut of a model into fragments. The tensors are put into the order of their fragments. So each fragment is one
-contiguous span of the flat vector, whatever the pattern. The cut is a pure function of names, shapes and choices: every
-machine makes the same one."""
+"""Division of a model into fragments. The tensors are sorted by fragment, so that each fragment is one contiguous span
+of the flat vector, whatever the pattern. The result depends only on names, shapes and options: it is the same on every
+machine."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ _NUMBER = re.compile(r"\.(\d{1,9})\.")
 
 
 def block_of(name: str) -> int | None:
-    """Return the block that a tensor belongs to by its name: the first number between two dots,
-    `model.layers.3.mlp.up_proj.weight` to 3. None for tensors outside the blocks: embedding, last norm, head."""
+    """Return the block of the model that a tensor belongs to: the first number between two dots in its name, such as 3
+    in `model.layers.3.mlp.up_proj.weight`. None for tensors outside the blocks: embedding, last norm, head."""
     found = _NUMBER.search(name)
     return int(found[1]) if found else None
 
 
 def is_block_matrix(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor is a matrix inside a block, by its name and shape. Stacks of matrices are none."""
+    """Return whether a tensor is a matrix inside a block, by name and shape. Stacks of matrices do not count."""
     return len(shape) == 2 and block_of(name) is not None
 
 
 def tensor_spans(layout: Layout, fragment: int) -> tuple[Span, ...]:
-    """Return where the tensors lie in a fragment, in elements of it."""
+    """Return the span of each tensor of a fragment, in elements relative to the fragment."""
     tensors = layout.tensors[slice(*layout.fragments[fragment])]
     return tuple(pairwise(accumulate((tensor.elements for tensor in tensors), initial=0)))
 
 
 def block_spans(layout: Layout, fragment: int) -> tuple[Span, ...]:
-    """Return where the tensors of the blocks lie in a fragment, as `tensor_spans`. Embedding, last norm and head are
-    none."""
+    """Return the spans of the tensors inside the model's blocks, as `tensor_spans`. Embedding, last norm and head are
+    not included."""
     tensors = layout.tensors[slice(*layout.fragments[fragment])]
     spans = zip(tensors, tensor_spans(layout, fragment), strict=True)
     return tuple(span for tensor, span in spans if block_of(tensor.name) is not None)
 
 
 def cut(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apart: bool = False) -> Layout:
-    """Cut a model into fragments. Return the tensors in the order of their fragments, and the fragments.
+    """Return a layout that divides the model into fragments. Its tensors are sorted by fragment.
 
-    `whole` is one fragment in the order of `tensors`. With n blocks and P fragments, block b of the ascending ones goes
-    to fragment b * P // n (`sequential`) or b mod P (`strided`). Tensors outside the blocks go to fragment 0.
-    `balanced` looks at tensors only: the largest first, each into the fragment with the fewest elements. So no fragment
-    is larger than mean + largest tensor. `apart`: tensors outside the blocks are the last fragment, and the pattern
-    cuts the blocks. The tensors of a fragment keep their order.
+    `whole` is one fragment in the order of `tensors`. With n blocks and P fragments, block b (in ascending order) goes
+    to fragment b * P // n (`sequential`) or b mod P (`strided`), and tensors outside the blocks go to fragment 0.
+    `balanced` ignores blocks: the largest tensor first, each goes into the fragment with the fewest elements, so that
+    no fragment is larger than mean + largest tensor. `apart`: tensors outside the blocks are the last fragment, and the
+    pattern divides the blocks. Within a fragment the tensors keep their order.
 
-    `cut_problem` must have found nothing: asserted."""
+    Asserts that `cut_problem` returns nothing."""
     assert not (reason := cut_problem(tensors, fragments=fragments, pattern=pattern, apart=apart)), reason
     inside = [tensor for tensor in tensors if not apart or block_of(tensor.name) is not None]
     place = _PLACES[pattern](inside, fragments - apart)
@@ -66,7 +66,7 @@ def cut(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apart: b
 
 
 def cut_problem(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apart: bool = False) -> str:
-    """Return why a model cannot be cut like this, as a sentence. Empty: it can."""
+    """Return why a model cannot be divided in this way, as a sentence. Empty: it can."""
     assert pattern in PATTERNS, pattern
     assert 1 <= fragments <= MOST_FRAGMENTS, fragments
     if pattern == "whole":
@@ -92,7 +92,7 @@ def _blocks(tensors: Sequence[TensorSpec]) -> list[int]:
 
 
 def _by_block(tensors: Sequence[TensorSpec], of: Callable[[int, int], int]) -> dict[str, int]:
-    """Map each tensor to its fragment. `of` maps a block's rank and the number of blocks to its fragment."""
+    """Return the fragment of each tensor. `of` maps a block's rank and the number of blocks to its fragment."""
     blocks = _blocks(tensors)
     ranks = {block: rank for rank, block in enumerate(blocks)}
     placed = {}
@@ -111,7 +111,8 @@ def _strided(tensors: Sequence[TensorSpec], fragments: int) -> dict[str, int]:
 
 
 def _balanced(tensors: Sequence[TensorSpec], fragments: int) -> dict[str, int]:
-    """Greedy. Among equals the earlier tensor and the lower fragment come first: the same on every machine."""
+    """Assign greedily. Ties go to the earlier tensor and the lower fragment, so that every machine gets the same
+    result."""
     filled = [(0, fragment) for fragment in range(fragments)]
     placed = {}
     for tensor in sorted(tensors, key=lambda tensor: -tensor.elements):

@@ -1,5 +1,5 @@
-"""The layout of a model: its tensors, their order, and how they are cut into fragments. Peers compare its digest at
-Hello. Two peers that disagree on a shape, on the order or on the cut never exchange parameters."""
+"""The layout of a model: its tensors, their order, and their division into fragments. Peers compare its digest at
+Hello, so that peers that differ in a shape, the order or the fragments never exchange parameters."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from peer.protocol.messages import PIECE_BYTES
 
 PIECES_OF_STATE = 128
-"""A state is cut into about so many pieces, or more once they reach `PIECE_BYTES`."""
+"""Approximate number of pieces of a state. There are more if pieces would exceed `PIECE_BYTES`."""
 SMALLEST_PIECE = 2**18
-"""Bytes."""
+"""Bytes below which `piece_limit` never falls."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor as it lies in the flat fp32 vector of the model."""
+    """One tensor in the flat fp32 vector of the model."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str = field(default="float32", compare=False)
-    """Type in the folder that the run began from, which an export writes. Everywhere else the tensor is fp32."""
+    """Type in the checkpoint from which the run began, used for export. Everywhere else the tensor is fp32."""
 
     @property
     def elements(self) -> int:
@@ -40,11 +40,12 @@ class Layout:
 
     @classmethod
     def whole(cls, tensors: Sequence[TensorSpec]) -> Layout:
-        """Return a layout of one fragment that holds everything (schedule `full`)."""
+        """Return a layout with a single fragment (schedule `full`)."""
         return cls(tuple(tensors), ((0, len(tensors)),))
 
     def arranged(self, names: Sequence[str], fragments: Sequence[tuple[int, int]]) -> Layout:
-        """Return the same tensors in another order, with other fragments. `names` has each of theirs once: asserted."""
+        """Return a layout of the same tensors in another order, with other fragments. Asserts that `names` contains
+        each tensor once."""
         by_name = {tensor.name: tensor for tensor in self.tensors}
         assert len(names) == len(self.tensors), (len(names), len(self.tensors))
         assert by_name.keys() == set(names), by_name.keys() ^ set(names)
@@ -59,13 +60,13 @@ class Layout:
         return sum(t.elements for t in self.tensors[first:end])
 
     def fragment_span(self, fragment: int) -> tuple[int, int]:
-        """(start, end) of a fragment in elements of the flat vector."""
+        """Return (start, end) of a fragment in elements of the flat vector."""
         first, _ = self.fragments[fragment]
         start = sum(t.elements for t in self.tensors[:first])
         return start, start + self.fragment_elements(fragment)
 
     def digest(self) -> bytes:
-        """SHA-256 over names in order, shapes, dtype and the fragment cut, 32 bytes."""
+        """Return the SHA-256 digest (32 bytes) of names in order, shapes, dtype and fragments."""
         body = {
             "dtype": "float32",
             "tensors": [[t.name, list(t.shape)] for t in self.tensors],
@@ -74,8 +75,8 @@ class Layout:
         return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).digest()
 
     def pieces(self) -> list[tuple[int, int, int]]:
-        """(first tensor, count, bytes) of each piece of the flat vector in fp32, in order. A piece holds complete
-        tensors up to `piece_limit`. A larger tensor is cut into parts of that size."""
+        """Return (first tensor, count, bytes) of each piece of the flat fp32 vector, in order. A piece has whole
+        tensors of at most `piece_limit` bytes together. A larger tensor is divided into parts of that size."""
         limit, cut, whole = self.piece_limit(), list[tuple[int, int, int]](), False
         for index, tensor in enumerate(self.tensors):
             nbytes = 4 * tensor.elements
@@ -88,7 +89,7 @@ class Layout:
         return cut
 
     def piece_limit(self) -> int:
-        """Return the bytes of the largest piece, a multiple of an fp32 value. A joiner that dies loses a small part of
-        the state in flight, and asking for a piece costs next to nothing."""
+        """Return the maximum bytes of a piece, a multiple of 4. Small pieces limit the data in flight that is lost when
+        a joiner dies, and requesting a piece costs little."""
         part = 4 * self.elements // PIECES_OF_STATE // 4 * 4
         return min(max(part, SMALLEST_PIECE), PIECE_BYTES)
