@@ -1,8 +1,9 @@
-"""The policy of a live run: the changes that an operator may make, and the policy of each round. The chain of
-amendments is append-only and signed (`peer.run.statements`). This module computes only the effects.
+"""The policy of a live run: the changes that an operator may make, and the policy that results for each round. The
+chain of amendments is append-only and signed (`peer.run.statements`). This module computes only their effects.
 
-An amendment holds from its round on, until a later one of the chain on the same matter holds. A later one may name an
-earlier round: the one before it then never holds, and so an operator can correct what has not happened yet."""
+An amendment takes effect in its round, and lasts until a later amendment on the same matter takes effect. A later
+amendment may name an earlier round. The previous one then never takes effect, so an operator can correct an amendment
+that has not taken effect yet."""
 
 from __future__ import annotations
 
@@ -17,44 +18,46 @@ NO_REASON = "no reason was given"
 
 
 class Change(enum.StrEnum):
-    """The kinds of amendment."""
+    """The kinds of amendments."""
 
     LR_SCALE = "lr_scale"
-    """Multiply the inner learning rate by `value`. Only the last one holds."""
+    """Multiply the inner learning rate by `value`. Values of several amendments are not multiplied: the latest
+    counts."""
     PAUSE = "pause"
-    """No training and no exchange. Peers still answer and donate."""
+    """Stop training and exchanges. Peers still answer and donate."""
     GO_ON = "go_on"
+    """End a pause."""
     WIRE = "wire"
-    """Peers must speak a wire version from `low` to `high`."""
+    """Peers must support a wire version from `low` to `high`."""
     BAN = "ban"
     UNBAN = "unban"
     REVOKE = "revoke"
-    """The invitations of `peer` count no more, until an UNBAN."""
+    """The invitations of `peer` are invalid until an UNBAN."""
     REFOUND = "refound"
-    """Everybody goes on from the state whose digest is `digest`."""
+    """All peers continue from the state whose digest is `digest`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
-    """One change. Fields that its kind does not use are as here."""
+    """One change by the operator. Fields that its kind does not use have their defaults."""
 
     number: int
     """1, 2, 3, …"""
     round: int
-    """The first round in which it holds."""
+    """First round in which it has effect."""
     change: Change
     reason: str
-    """The operator's reason, for every volunteer to read."""
+    """The operator's reason, which every volunteer can read."""
     value: float = 1.0
     low: int = 0
     high: int = 0
     peer: PeerId = NOBODY
     digest: bytes = b""
-    """BLAKE3 of `outer_params`, fp32 little endian, in layout order."""
+    """BLAKE3 of `outer_params` in fp32, little endian, in layout order."""
 
     @property
     def matters(self) -> frozenset[tuple[str, PeerId]]:
-        """What it decides: of two amendments on one matter the one with the greater number holds."""
+        """What the amendment decides. Of two amendments on one matter, the one with the greater number has effect."""
         match self.change:
             case Change.PAUSE | Change.GO_ON:
                 return frozenset({("pause", NOBODY)})
@@ -68,37 +71,38 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class RunPolicy:
-    """The policy of one round."""
+    """The policy of one round, as the amendments before it determine."""
 
     lr_scale: float = 1.0
     paused: str | None = None
-    """The operator's reason while paused."""
+    """The operator's reason during a pause. None: not paused."""
     wire: tuple[int, int] | None = None
     banned: Mapping[PeerId, str] = field(default_factory=dict)
-    """Peer to reason, which is never empty."""
+    """Reason for each banned peer, never empty."""
     revoked: Mapping[PeerId, str] = field(default_factory=dict)
-    """As `banned`: those whose invitation the operator took back."""
+    """Reason for each peer whose invitation the operator revoked, never empty."""
     founded: bytes = b""
-    """Digest of the state that all peers begin from. Empty: the run's first one."""
+    """Digest of the state from which all peers continue. Empty: the run's first state."""
     founded_round: int = 0
-    """The round in which that took effect."""
+    """Round in which `founded` took effect."""
 
     @property
     def kept_out(self) -> Mapping[PeerId, str]:
-        """The peers that take no part, and why: the banned, and those whose invitation was revoked."""
+        """Peers that may not take part, with the reason: banned, or with a revoked invitation."""
         return {**self.revoked, **self.banned} if self.revoked else self.banned
 
     def without(self, peer: PeerId) -> RunPolicy:
-        """Return the policy that does not keep this peer out."""
+        """Return this policy with `peer` admitted."""
         if peer not in self.kept_out:
             return self
         return replace(self, banned=_without(self.banned, peer), revoked=_without(self.revoked, peer))
 
 
 def policy_at(amendments: Iterable[Amendment], round_: int, *, in_steps: bool = False) -> RunPolicy:
-    """Return the policy after all amendments that have taken effect by `round_`, in order. `in_steps`: rounds are
-    counted in inner steps. No round comes during a pause then, so the resuming amendment holds as soon as it is
-    known."""
+    """Return the policy of a round.
+
+    `in_steps`: rounds are counted in inner steps. Then no round starts during a pause, so a GO_ON takes effect as soon
+    as it is known."""
     now = RunPolicy()
     for amendment in amendments:
         ends_the_pause = in_steps and now.paused is not None and amendment.change is Change.GO_ON
@@ -108,8 +112,8 @@ def policy_at(amendments: Iterable[Amendment], round_: int, *, in_steps: bool = 
 
 
 def superseded(amendments: Sequence[Amendment]) -> dict[int, int]:
-    """Return the numbers of amendments that never hold, as later ones on the same matter name an earlier round, each
-    with the number of the later one."""
+    """Return the amendments that never take effect because a later one on the same matter names an earlier round. Maps
+    their number to the number of the later one."""
     found, first = dict[int, int](), dict[tuple[str, PeerId], Amendment]()
     for one in reversed(amendments):
         others = [first.get(matter) for matter in one.matters]
@@ -148,8 +152,8 @@ def _without(peers: Mapping[PeerId, str], peer: PeerId) -> dict[PeerId, str]:
 
 
 def describe(amendment: Amendment, instead: int | None = None) -> str:
-    """Describe an amendment in a sentence, with the round from which on it holds. Round 0 stands for the time at which
-    it became known: nothing is amended before a run begins. `instead`: number of the one that holds in its place."""
+    """Describe an amendment in a sentence, with its first round. Round 0 means from when it became known, because no
+    amendment exists before the run starts. `instead`: number of the amendment that replaces it."""
     if instead is not None:
         return f"amendment {amendment.number}, replaced by {instead}: {describe_change(amendment)}"
     when = f"from round {amendment.round} on" if amendment.round else "from when it was known"
@@ -157,7 +161,7 @@ def describe(amendment: Amendment, instead: int | None = None) -> str:
 
 
 def describe_change(amendment: Amendment) -> str:
-    """Describe what an amendment changes, and the operator's reason."""
+    """Describe what an amendment changes, with the operator's reason."""
     match amendment.change:
         case Change.LR_SCALE:
             what = f"learning rate times {amendment.value:g}"

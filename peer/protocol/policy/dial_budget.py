@@ -1,15 +1,15 @@
-"""The budget of dials to addresses at which nobody has answered this peer yet.
+"""Budget of dials to addresses at which no peer has answered yet.
 
-Anybody may sign any number of records that name somebody else's address. All peers that believe them would dial it. So
-dials count per address, host and block, over all records. A dial that the named key answers costs nothing, and from
-then on this key is free at this host.
+Anybody can sign any number of records with somebody else's address, and all peers that believe them would dial it. So
+dials are counted per address, host and block, over all records. A dial that the named key answers is returned to the
+budget, and from then on dials to this key at this host are free.
 
-The budget counts packets and not intentions: one dial sends at most `PACKETS` to open connections. A call that is not
-answered within 8 s sends four (TCP repeats a lost first packet after 1, 3 and 7 s). A hole punch, whose attempts are
-refused at once, takes one more dial for every four attempts.
+The budget counts packets, not calls: one dial sends at most `PACKETS` packets that open connections. A call that is not
+answered within 8 s sends four (TCP repeats a lost first packet after 1, 3 and 7 s). The attempts of a hole punch are
+refused at once, so they take one dial for every four attempts.
 
-Private addresses count by address alone: a laboratory is one host or one block, and only neighbours dial it
-(`peer.protocol.swarm.nearness`). The module is pure: `now` is an argument, in seconds."""
+Private addresses are counted per address only: a laboratory is one host or one block, and only neighbours dial its
+addresses (`peer.protocol.swarm.nearness`). The module is pure: `now` is an argument, in seconds."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from peer.protocol.swarm.nearness import is_private
 from peer.protocol.token_bucket import Rate, TokenBuckets
 
 ADDRESS = Rate(1 / 60, 3)
-"""Dials of one `host:port` that nobody answered."""
+"""Unanswered dials of one `host:port`."""
 HOST = Rate(1 / 30, 6)
-"""Those of one host, at whatever ports."""
+"""Unanswered dials of one host, at all ports."""
 BLOCK = Rate(1 / 10, 24)
-"""Those of one block of addresses (`peer.protocol.endpoints.block_of`)."""
+"""Unanswered dials of one address block (`peer.protocol.endpoints.block_of`)."""
 PACKETS = 4
 """Packets that one dial may send to open connections."""
 MAX_REMEMBERED = 4096
 MAX_HOSTS = 4
-"""Hosts that are remembered of a key that answered there: a peer has a few addresses, and moves now and then."""
+"""Hosts remembered for a key that answered there. A peer has a few addresses, and moves now and then."""
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The reason why a dial is not made now."""
+    """The reason why an address must not be dialled now."""
 
     scope: str
-    """The address, host or block that has no dials left."""
+    """Address, host or block whose budget is used up."""
     failed: int
-    """Dials of it that nobody answered, since the last one that somebody did."""
+    """Unanswered dials of the scope since the last answered one."""
     wait_s: float
-    """Seconds until the next dial."""
+    """Seconds until the next dial is allowed."""
 
     def __str__(self) -> str:
         return f"not dialled: {self.scope} did not answer {self.failed} others, again in {self.wait_s:.0f} s"
 
 
 class DialBudget:
-    """Counts the dials of one peer."""
+    """The dials of one peer, counted per address, host and block."""
 
     def __init__(self) -> None:
         self._scopes = [TokenBuckets[str](rate) for rate in (ADDRESS, HOST, BLOCK)]
@@ -63,7 +63,8 @@ class DialBudget:
         self._called: OrderedDict[tuple[PeerId, str], None] = OrderedDict()
 
     def take(self, peer: PeerId, endpoint: str, now: float) -> Shortage | None:
-        """Take a dial of this peer at this address. None: it may be made, and `answered` gives it back."""
+        """Use one dial of this address. None: it may be dialled; `answered` returns the dial to the budget. Otherwise
+        the reason why not."""
         host = host_of(endpoint)
         if host in self.answered_hosts(peer):
             return None
@@ -80,7 +81,7 @@ class DialBudget:
         return None
 
     def answered(self, peer: PeerId, endpoint: str, now: float) -> None:
-        """Note that the key of this peer answered there."""
+        """Record that the key of this peer answered at this address."""
         host, before = host_of(endpoint), self.answered_hosts(peer)
         if host not in before:
             for scope, buckets in self._buckets(endpoint):
@@ -90,11 +91,11 @@ class DialBudget:
         _remember(self._answered, peer, (host, *others)[:MAX_HOSTS])
 
     def answered_hosts(self, peer: PeerId) -> tuple[str, ...]:
-        """Return the hosts at which the key of a peer has answered, the latest first."""
+        """Return the hosts at which this peer's key has answered, latest first."""
         return self._answered.get(peer, ())
 
     def called(self, peer: PeerId, host: str) -> None:
-        """Note that this peer, whose key is proven, called from this host: one dial of it there is free."""
+        """Record that this peer, with a proven key, called from this host. One dial of it there is free."""
         _remember(self._called, (peer, host), None)
 
     def _buckets(self, endpoint: str) -> list[tuple[str, TokenBuckets[str]]]:
@@ -102,7 +103,7 @@ class DialBudget:
 
 
 def scopes_of(endpoint: str) -> tuple[str, ...]:
-    """Return the scopes that a dial counts in: the address, and that of a public one its host and block."""
+    """Return the scopes in which a dial is counted: the address, and for a public address its host and block."""
     host = host_of(endpoint)
     return (endpoint,) if is_private(host) else (endpoint, host, block_of_host(host))
 

@@ -1,21 +1,22 @@
-"""The choice of donors: whom a newcomer asks for a state, which of the offered states it takes, and when it gives up.
+"""The choice of donors: which peers a joiner asks for a state, which of the offered states it uses, and when it gives
+up.
 
-Every decision about donors is here, with its constants and the reason that a person reads. The module is pure: the
-time (`now`, monotonic seconds) and the random generator are arguments. Four users ask it: the joining daemon
-(`peer.joining.state`), the simulator, which runs the same fetch, a guest (`peer.result.remote.fetch`), and the
-operator's node that keeps states (`peer.node.operator`). They ask donors, move bytes and measure losses.
+All decisions about donors are here, with their constants and the reasons that people read. The module is pure: the time
+(`now`, monotonic seconds) and the random generator are arguments. It has four users: the joining daemon
+(`peer.joining.state`), the simulator (which runs the same fetch), guests (`peer.result.remote.fetch`), and the
+operator's node that keeps states (`peer.node.operator`). They send the requests, transfer the bytes and measure losses.
 
-* `DonorPolicy` has the decisions of one fetch and remembers what its donors did.
-* Donors with a complete state are asked: those that train, are paused or have finished, and nodes of the operator.
-  Donors of different networks are asked before several of one.
-* What one donor says decides nothing: the donors vote, one vote for each address block, and those of proven peers
-  count first (`peer.protocol.swarm.block_votes`). Peers that train are preferred to a node with a first or kept state.
-  What the operator's node signed outranks the votes.
-* A state of a pair run is weighed by its losses before it is used. A newcomer has no params of its own to compare
-  with. It knows the loss of a guess among all tokens, which an untrained model has about, and the losses of other
-  donors' states. So a state that is a little worse than it should be passes: exchanges with honest partners mend that.
+* `DonorPolicy` makes the decisions of one fetch, and remembers what its donors did.
+* Donors with a complete state are asked: peers that train, are paused or have finished, and nodes of the operator. At
+  first one donor of each network is asked, then a second one of each.
+* No single donor decides. The donors vote on the state, one vote for each address block, and votes of proven peers
+  count first (`peer.protocol.swarm.block_votes`). States of training peers are preferred to the first or kept state of
+  a node. A digest that the operator's node signed outranks the votes.
+* A state of a pair run is weighed by its losses before it is used. A joiner has no params of its own to compare with.
+  It knows the loss of a uniform guess, which an untrained model roughly has, and the losses of other donors' states. So
+  a slightly bad state passes; exchanges with honest partners repair that.
 
-`peer.state.transfer.scheduler` decides which of the chosen donors brings which piece."""
+`peer.state.transfer.scheduler` decides which of the chosen donors sends which piece."""
 
 from __future__ import annotations
 
@@ -33,172 +34,177 @@ from peer.protocol.swarm.block_votes import BlockVotes, in_turn
 
 # -- whom to ask
 COMPLETE = (Status.TRAINING, Status.PAUSED, Status.FINISHED, *NODES)
-"""Statuses of a peer that has a complete state."""
+"""Statuses of peers that have a complete state."""
 MAX_ASKED = 16
-"""Donors asked at once."""
+"""Donors asked at the same time."""
 WAVES = 3
-"""How often further donors are asked where those who offered are of fewer than `NETWORKS` networks."""
+"""Maximum rounds of requests while the offers come from fewer than `NETWORKS` networks."""
 NETWORKS = 3
-"""Networks whose donors are heard before one of them is believed, where there are as many."""
+"""Number of networks from which offers are needed before one is chosen, if there are so many."""
 ASK_S = 10.0
-"""Seconds that a donor has to describe its state."""
+"""Timeout in seconds for a donor's description of its state."""
 OFFER_PATIENCE_S = 1.0
-"""After the first offer the others have so long to make theirs; later donors are recruited."""
+"""Seconds to wait for further offers after the first one. Later donors are added during the transfer."""
 MORE_S = 1.0
-"""Further seconds that they have while the offers are of fewer than `NETWORKS` networks."""
+"""Further seconds to wait while the offers come from fewer than `NETWORKS` networks."""
 AGAIN_S = 0.3
 ASKED_AGAIN = 5
-"""A donor that is copying its state needs a moment: it is asked so often, this far apart."""
+"""How often a donor is asked again while it copies its state, at intervals of `AGAIN_S` seconds."""
 
 # -- which states
 FIRST_ROUNDS = 2
-"""Up to this round the very first state is as good as any."""
+"""Up to this round, the first state of the run is as good as any."""
 KEPT_ROUNDS = 50
-"""A node's kept state this many rounds behind the training peers is still begun with: as an own checkpoint is."""
+"""A node's kept state is used if it is at most this many rounds behind the training peers (the same limit as for an own
+checkpoint)."""
 ALONE_S = 300.0
-"""When nobody was seen to train for so long, the kept state is the newest that there is, however old."""
+"""If no training peer was seen for this many seconds, the kept state is the newest one, however old it is."""
 OLD_ROUNDS = 20
-"""Pair runs: pieces of states so many rounds apart are still mixed."""
+"""Pair runs: pieces of states at most this many rounds apart may be mixed."""
 CLOSE_SYNCS = 3
-"""Pair runs: a node's state goes with peers' pieces up to so many `sync_every` behind. A piece of it makes the whole as
-old as it is, by that piece's share."""
+"""Pair runs: pieces of a node's state may be mixed with peers' pieces if it is at most this many `sync_every` behind.
+Each such piece makes the result older by its share."""
 
 # -- from how many at once
 MAX_DONORS = 6
-"""Peers asked for pieces at once. Each has one in flight, so this bounds what a kill of the joiner costs."""
+"""Peers that send pieces at the same time. Each has one piece in flight, which bounds the bytes that are lost when the
+joiner is killed."""
 MAX_NODES = 3
-"""Nodes of the operator that are asked with them. A home's line is slow, and a node's usually fast."""
+"""Nodes of the operator that send pieces in addition. Their lines are usually faster than those of homes."""
 SLOW_S = 15.0
-"""Pair runs: where peers' pieces take longer than this, the pieces of nodes are taken, too."""
+"""Pair runs: pieces of nodes are used too if the transfer from peers would take longer than this many seconds."""
 RECRUIT_FIRST_S, RECRUIT_S = 0.5, 5.0
-"""How often donors that came, or came back, are looked for while others bring pieces: at first sooner, for those that
-had to copy their state, then less and less often."""
+"""Seconds between searches for new donors during a transfer: at first short, for donors that had to copy their state,
+then doubling up to `RECRUIT_S`."""
 
 # -- how fast a donor has to be
 RATE_WEIGHT = 0.5
-"""Weight of the last piece in a donor's rate."""
+"""Weight of the latest piece in a donor's average rate."""
 LEAST_RATE = 32_000.0
-"""Bytes per second expected of a donor without a measurement."""
+"""Assumed bytes per second of a donor without a measurement."""
 SLACK_S, SLOWER = 4.0, 4.0
-"""A donor may take so many seconds more, and be so many times slower, than its measured rate says."""
+"""Deadline of a piece: this many seconds, plus `SLOWER` times the duration at the donor's measured rate."""
 
 # -- when one is asked again
 BACKOFF_S = 10.0
-"""A donor that was lost is asked again after this."""
+"""Seconds after which a lost donor is asked again."""
 REFUSED_S = 60.0
-"""A donor whose state was refused is asked again after this: it may have another one by then."""
+"""Seconds after which a donor whose state was refused is asked again. It may have another state by then."""
 BUSY_S = 1.0
-"""Seconds after which a busy donor is asked again, at least; five times that at most."""
+"""Minimum seconds before a busy donor is asked again. The maximum is five times that."""
 BUSY_TRIES = 30
-"""Busy answers in a row after which a donor is given up."""
+"""Consecutive busy answers after which a donor is given up."""
 
 # -- waiting and giving up
 RETRY_S = 1.0
-"""Seconds between two attempts, at least."""
+"""Minimum seconds between two attempts."""
 PATIENCE_S = 600.0
-"""Seconds without a piece after which a joiner gives up, unless its volunteer says otherwise."""
+"""Seconds without a piece after which a joiner gives up, unless the volunteer sets another limit."""
 GUEST_SETTLE_S = 5.0
-"""Seconds after a state in which another donor of a guest may finish the copy that it gives."""
+"""A guest that has its state waits this many seconds for other donors to finish copies that it requested."""
 
 # -- weighing
 WEIGH_S = 10.0
-"""Seconds that the trainer may take to weigh a state."""
+"""Time limit of the trainer for weighing a state, in seconds."""
 LEAST_WINDOWS = 4
-"""Fewer windows say nothing about their own error."""
+"""Minimum number of windows. Fewer allow no estimate of their standard error."""
 UNTRAINED = 0.5
-"""Nats a token that an untrained model may be worse than a guess: its first logits are small, but not equal."""
+"""Nats per token by which an untrained model may be worse than a uniform guess: its first logits are small, but not
+equal."""
 ERRORS = 3.0
-"""Standard errors that a mean may be off by."""
+"""Standard errors by which a mean loss may differ by chance."""
 EARLY_ROUNDS = 10
-"""After this round a state that is no better than a guess is compared with others."""
+"""After this round, a state that is no better than a uniform guess is compared with others."""
 MOST_RMS = 100.0
-"""Root mean square of a state's values: weights of language models lie orders of magnitude below it."""
+"""Maximum root mean square of a state's values. Weights of language models are smaller by orders of magnitude."""
 SINGLES, MOST_SINGLES = 2, 8
-"""Whole states of single donors that have to pass before the best is taken, and that are fetched at most."""
+"""Whole states of single donors that have to pass before the best is used, and the maximum that are fetched."""
 
 # -- an own checkpoint
 RESUME_WITHIN = 50
 """Rounds that an own checkpoint may be behind the training peers."""
 SETTLE_S = 3.0
-"""With an own checkpoint: how long nobody else may be in the directory before the peer goes on alone."""
+"""With an own checkpoint: seconds without another peer in the directory after which the peer continues alone."""
 
 # -- means of states, and what the operator's node keeps
 MEAN_DONORS = 4
-"""Whole states of pairs whose mean is taken: the mean of a few is better than most of them, and more cost the peers'
-lines without a gain that shows."""
+"""Whole states of pairs in a mean. The mean of a few is better than most single states; more would use the peers' lines
+without a visible gain."""
 ENOUGH = 2
-"""So many states make a mean that is worth keeping, so a slow home holds nothing up."""
+"""Number of states that are enough for a mean, so that one slow home does not block it."""
 COMPARABLE = 3
-"""States of which one may be seen to lie apart. So many are waited for where no state can be evaluated."""
+"""Minimum number of states to detect one that differs from the others. Where losses cannot be evaluated, this many
+states are waited for."""
 APART = 4.0
-"""Times the usual distance between states of pairs that one may be from the middle one. A choice: the distance of an
-honest peer follows its work since its last exchange, which differs from peer to peer by a small factor."""
+"""A state of a pair differs too much if its distance from the middle state exceeds this times the usual distance. The
+value is a choice: the distance of an honest peer depends on its work since its last exchange, which differs by a small
+factor between peers."""
 KEEPER_PATIENCE_S = 20.0
-"""Seconds without a piece after which the operator's node gives a donor up."""
+"""Seconds without a piece after which the operator's node gives up a donor."""
 FETCH_SHARE = 0.1
-"""Part of the time that fetching may take, as if states came one after another. Over slow lines states are kept less
-often, and peers keep their upload."""
+"""Maximum fraction of the time spent fetching, if states came one after another. Over slow lines states are kept less
+often, so that peers keep their upload."""
 KEEP_AGAIN_S = 60.0
-"""A state that was refused, or did not come, is tried again after this, with donors that are drawn anew."""
+"""Seconds until the next attempt after a state was refused or did not arrive. Donors are then drawn again."""
 LAST_S = 120.0
-"""Seconds after the end in which peers finish their last round and give its state; longer for a large state."""
+"""Minimum seconds after the end of the run in which the node waits for the last state."""
 LAST_RATE = 2.5e5
-"""Bytes a second at which the last state comes at least."""
+"""Assumed bytes per second for the transfer of the last state."""
 GONE_S = 10.0
-"""When no peer is there for so long after the end, none comes any more."""
+"""Seconds without any peer after the end of the run, after which the node stops waiting for the last state."""
 WORSE_BY = 0.2
-"""Nats a token that a new state may be worse than the kept one. From one state to the next the loss moves by hundredths
-once a run is under way; 0.2 is a perplexity 22 % worse, which only a diverged or a spoilt state has."""
+"""Nats per token by which a new state may be worse than the kept one. Between consecutive states the loss changes by
+hundredths; 0.2 is a perplexity 22 % worse, as of a diverged or damaged state."""
 COMPARED_ROUNDS = 10
-"""Up to this round no kept state is compared: a warming-up learning rate may raise the loss for a while."""
+"""Up to this round states are not compared: the loss may rise for a while during the warm-up of the learning rate."""
 
 
 class SignedDigest(Protocol):
-    """The operator's statement of what the state of a round was."""
+    """The operator's statement of the digest of the state in a round."""
 
     @property
     def round(self) -> int: ...
 
     @property
     def digest(self) -> str:
-        """In hex. The mark of an offer is its beginning."""
+        """In hex. `SnapshotOffer.mark` is a prefix of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOffer:
-    """A snapshot that a donor would give."""
+    """A snapshot that a donor offers."""
 
     donor: PeerRecord
     index: StateIndex
     mark: str
-    """Names the bytes (`peer.state.snapshot.mark_of`)."""
+    """Identifies the bytes of the snapshot (`peer.state.snapshot.mark_of`)."""
     block: str = ""
-    """The address block in which the donor answered; empty: not known."""
+    """Address block at which the donor answered; empty: not known."""
 
 
 @dataclass(slots=True)
 class Offers:
-    """What asking came to."""
+    """The results of asking donors."""
 
     offered: list[SnapshotOffer] = field(default_factory=list)
     rejections: dict[PeerId, str] = field(default_factory=dict)
-    """Why a donor's state is not taken, for a person."""
+    """Why a donor's state is not used, for people to read."""
     eta_s: float = 0.0
-    """The soonest that a busy donor said."""
+    """The shortest waiting time that a busy donor named, in seconds; 0: none did."""
 
     def busy_for(self, eta_s: float) -> None:
-        """A donor says that it is busy for so long."""
+        """Record that a donor is busy for this many seconds."""
         self.eta_s = min(self.eta_s or eta_s, eta_s)
 
     def add(self, others: Offers) -> None:
-        """Take what further donors said."""
+        """Add the results of further donors."""
         self.offered += others.offered
         self.rejections |= others.rejections
         if others.eta_s:
             self.busy_for(others.eta_s)
 
     def bound(self, most: int | None) -> None:
-        """Leave out those that name a round beyond `most`; None: any may be."""
+        """Reject offers of a later round than `most`. None: no limit."""
         for one in [one for one in self.offered if most is not None and one.index.round > most]:
             self.offered.remove(one)
             self.rejections[one.donor.peer_id] = (
@@ -206,7 +212,8 @@ class Offers:
             )
 
     def ensure_first(self, digests: Sequence[SignedDigest]) -> None:
-        """Leave out those of round 0 that are not the signed first state. Without a digest of it any may be."""
+        """Reject offers of round 0 that are not the signed first state. Without a signed digest of it, all are
+        accepted."""
         signed = [one.digest for one in digests if one.round == 0]
         for one in [one for one in self.offered if signed and one.index.round == 0]:
             if not any(digest.startswith(one.mark) for digest in signed):
@@ -214,31 +221,32 @@ class Offers:
                 self.rejections[one.donor.peer_id] = "names round 0, and gives another state than the operator signed"
 
     def problem(self) -> str:
-        """One line for a person."""
+        """Return the reasons in one line, for people to read."""
         some = [f"{peer}: {why}" for peer, why in self.rejections.items()]
         return "; ".join(some[:3]) or "no peer with a complete state is in the directory yet"
 
 
 @dataclass(frozen=True, slots=True)
 class StateChoice:
-    """The offers whose pieces are fetched together, in the order in which their donors are taken."""
+    """The offers whose pieces are fetched together, in the order in which their donors are used."""
 
     offers: list[SnapshotOffer]
     why: str = ""
-    """Why these and not the others, for a person; empty: there is no other one."""
+    """Why these were chosen and not the others, for people to read; empty: there are no others."""
 
 
 class DonorRates:
-    """Rates of donors in bytes per second, kept over several attempts."""
+    """Measured rates of donors in bytes per second, over several attempts."""
 
     def __init__(self) -> None:
         self._rates: dict[PeerId, float] = {}
 
     def of(self, peer: PeerId) -> float:
-        """Return the donor's rate; 0: nothing was measured yet."""
+        """Return the donor's rate; 0: not measured."""
         return self._rates.get(peer, 0.0)
 
     def observe(self, peer: PeerId, nbytes: int, seconds: float) -> None:
+        """Record that a donor sent `nbytes` in `seconds`."""
         rate = max(1.0, nbytes / max(seconds, 1e-6))
         before = self._rates.get(peer)
         self._rates[peer] = rate if before is None else (1 - RATE_WEIGHT) * before + RATE_WEIGHT * rate
@@ -249,16 +257,16 @@ class DonorRates:
             self._rates[peer] = max(1.0, self._rates[peer] / 2)
 
     def deadline_s(self, peer: PeerId, nbytes: int) -> float:
-        """Return the seconds that this donor may take for so many bytes."""
+        """Return the seconds that this donor may take for `nbytes`."""
         return SLACK_S + SLOWER * nbytes / (self.of(peer) or LEAST_RATE)
 
 
 class DonorPolicy:
     """The decisions of one fetch, and what it has learned about its donors.
 
-    `momentum`: a group's state, which is one and has momentum; False: a pair's, of which there are as many as peers.
-    `fragments`: of the run; so many rounds make one `sync_every`. `nodes`: the operator's. `proven`: the peers that are
-    proven to us. `patience_s`: seconds without progress after which the fetch is given up."""
+    `momentum`: True for a group, which has one state with momentum; False for pairs, where each peer has its own state.
+    `fragments`: number of fragments of the run; that many rounds make one `sync_every`. `nodes`: the operator's nodes.
+    `proven`: peers that are proven to us. `patience_s`: seconds without progress after which the fetch is given up."""
 
     def __init__(
         self,
@@ -276,81 +284,81 @@ class DonorPolicy:
         self._nodes = nodes
         self._proven = proven
         self._useless: set[PeerId] = set()
-        """Donors whose index is not one of this run."""
+        """Donors whose description does not fit this run."""
         self._outlawed: set[PeerId] = set()
-        """Donors that gave wrong bytes."""
+        """Donors that sent wrong bytes."""
         self._silent = Counter[PeerId]()
-        """How often each did not answer."""
+        """How often each donor did not answer."""
         self._blocks: dict[PeerId, str] = {}
-        """Where each answered last."""
+        """Address block at which each donor answered last."""
         self._left_until: dict[PeerId, float] = {}
-        """Donors that were lost, and until when each is left alone."""
+        """Lost donors, and until when each is not asked."""
         self._refused_until: dict[PeerId, float] = {}
-        """Donors whose whole state failed when it was weighed, and until when none is taken of them."""
+        """Donors whose whole state was refused by weighing, and until when no state of theirs is used."""
         self._give_up_at = math.inf
 
     # -- whom to ask -------------------------------------------------------------------------------------------------
 
     def candidates(self, records: Iterable[PeerRecord], rng: random.Random) -> list[PeerRecord]:
-        """Return the donors with a complete state, the best first: easy to call, training, fast as far as was
-        measured."""
+        """Return the donors with a complete state, best first: easy to call, then training, then by measured rate."""
         some = list(records)
         able = [record for record in rng.sample(some, len(some)) if record.status in COMPLETE]
         able.sort(key=lambda r: (-r.reach, r.status in NODES, -self.rates.of(r.peer_id)))
         return able
 
     def available(self, records: Iterable[PeerRecord], now: float) -> list[PeerRecord]:
-        """Return the records without donors that gave wrong bytes, or were lost or refused a moment ago."""
+        """Return the records without donors that sent wrong bytes, or were lost or refused a moment ago."""
         until = self._left_until | self._refused_until
         return [r for r in records if r.peer_id not in self._outlawed and until.get(r.peer_id, 0.0) <= now]
 
     def run_round(self, records: Iterable[PeerRecord], most: int | None = None) -> int:
-        """Return the round that the run is in, as far as donors are to be believed. `most`: the furthest round that
-        anybody can be in; None: nobody knows.
+        """Return the round of the run according to credible donors. `most`: the furthest possible round; None: not
+        known.
 
-        A donor that names an impossible round, or gave an impossible state, must not make the first state look old."""
+        Donors that name an impossible round or sent an impossible state are ignored, so that they cannot make the first
+        state look outdated."""
         believed = [r for r in records if r.peer_id not in self._refused_until and (most is None or r.round <= most)]
         return live_round(believed) or 0
 
     def next_wave(self, donors: Sequence[PeerRecord], asked: Collection[PeerId]) -> list[PeerRecord]:
-        """Return whom to ask now of the donors not `asked` yet: who answers before who did not, then nodes and proven
-        peers, one of each network in turn."""
+        """Return which of the donors that are not in `asked` to ask now: those that answered before, then nodes and
+        proven peers, alternating between networks."""
         left = [one for one in donors if one.peer_id not in asked and one.peer_id not in self._useless]
         left.sort(key=lambda r: (self._silent[r.peer_id], not (r.peer_id in self._proven or r.peer_id in self._nodes)))
         return in_turn(left, self._network_of)[:MAX_ASKED]
 
     def enough(self, offers: Offers, known: Sequence[PeerRecord]) -> bool:
-        """Return whether `NETWORKS` networks made offers. Where all known donors are in one network, each key
-        counts."""
+        """Return whether the offers come from `NETWORKS` networks. If all known donors are in one network, each key
+        counts as one."""
         votes = BlockVotes({donor.peer_id: self._network_of(donor) for donor in known})
         return votes.count(offered.donor.peer_id for offered in offers.offered) >= NETWORKS
 
     def ask_again(self, offers: Offers, wanted: str) -> bool:
-        """Return whether the donors are asked for a fresh snapshot: those of a group that differ may only have been
-        asked at different times. Not where one still has the state `wanted`."""
+        """Return whether to ask the donors for a fresh snapshot. Offers of a group may differ only because the
+        snapshots were made at different times. Not if a donor still has the state `wanted`."""
         marks = {offered.mark for offered in offers_of_peers(offers.offered)}
         return self.momentum and len(marks) > 1 and wanted not in marks
 
     def _network_of(self, donor: PeerRecord) -> str:
-        """Return the block where a donor answered, else that of the first address which its record names. Anybody may
-        write anything there, so this decides only who is asked."""
+        """Return the block at which a donor answered, else that of the first address in its record. A record may
+        contain any address, so this only decides which donors are asked first."""
         return self._blocks.get(donor.peer_id) or (block_of(donor.endpoints[0]) if donor.endpoints else "")
 
     # -- what donors did ---------------------------------------------------------------------------------------------
 
     def silent(self, donor: PeerId) -> None:
-        """Note that a donor did not answer, or refused."""
+        """Record that a donor did not answer, or refused."""
         self._silent[donor] += 1
 
     def mark_invalid(self, donor: PeerId) -> None:
-        """Note that a donor described a state that is none of this run. It is not asked again."""
+        """Record that a donor described a state that does not fit this run. It is not asked again."""
         self._useless.add(donor)
 
     def offer(
         self, offers: Offers, donor: PeerRecord, index: StateIndex, *, mark: str, address: str, run_round: int
     ) -> None:
-        """Take a donor's description of its state, or note why it is too old. `address`: where the donor answered;
-        empty: unknown."""
+        """Add a donor's description of its state to the offers, or to the rejections if it is too old. `address`: where
+        the donor answered; empty: not known."""
         self._silent.pop(donor.peer_id, None)
         if address:
             self._blocks[donor.peer_id] = block_of(address)
@@ -360,17 +368,17 @@ class DonorPolicy:
             offers.offered.append(SnapshotOffer(donor, index, mark, self._blocks.get(donor.peer_id, "")))
 
     def ban_donors(self, donors: Iterable[PeerId]) -> None:
-        """Never ask these again: they gave wrong bytes."""
+        """Never ask these donors again: they sent wrong bytes."""
         self._outlawed.update(donors)
 
     def lost(self, donors: Iterable[PeerId], now: float, *, all_now: bool = False) -> None:
-        """Leave these donors, and no others, alone for `BACKOFF_S` from the time when each was first seen to be lost.
-        `all_now`: from now on."""
+        """Set which donors are lost, in place of the previous set. Each is not asked for `BACKOFF_S` from when it was
+        first lost, or from now with `all_now`."""
         before = {} if all_now else self._left_until
         self._left_until = {peer: before.get(peer, now + BACKOFF_S) for peer in donors}
 
     def refuse(self, donor: PeerId, now: float) -> None:
-        """Take no state of this donor for `REFUSED_S`, and no longer believe its round."""
+        """Use no state of this donor for `REFUSED_S`, and ignore the round it names."""
         self._refused_until[donor] = now + REFUSED_S
 
     # -- which state -------------------------------------------------------------------------------------------------
@@ -378,12 +386,13 @@ class DonorPolicy:
     def choose(
         self, offered: Sequence[SnapshotOffer], wanted: str = "", digests: Sequence[SignedDigest] = ()
     ) -> StateChoice:
-        """Return those whose pieces may be mixed, proven donors and donors of different blocks first.
+        """Return the offers whose pieces may be mixed, with proven donors first and donors of different blocks
+        alternating.
 
-        In groups these have the state `wanted`, if anybody still has it. Else, where peers name different states, the
-        newest that was signed (`digests`, the newest first): one of them may lie, and a member that begins a little
-        behind catches up. Else the state that weighs most. In pairs their rounds lie within the `OLD_ROUNDS` rounds
-        that weigh most. Of two that weigh the same the later is taken."""
+        In groups all have one state: `wanted`, if a donor still has it; else, if peers offer different states, the
+        newest one in `digests` (newest first), because a member that starts a little behind can catch up; else the
+        state with most votes. In pairs, the states are of the `OLD_ROUNDS` rounds with most votes. Ties go to the later
+        round."""
         if not offered:
             return StateChoice([])
         chosen, why = self._of_group(offered, wanted, digests) if self.momentum else self._of_pairs(offered)
@@ -424,7 +433,7 @@ class DonorPolicy:
         return BlockVotes({one.donor.peer_id: one.block for one in offered}, self._proven)
 
     def left_out(self, offers: Offers, choice: StateChoice) -> dict[PeerId, str]:
-        """Return the peers whose offer does not go with the chosen ones, and why, for a person."""
+        """Return the peers whose offers were not chosen, with the reason, for people to read."""
         newest = max((one.index.round for one in choice.offers), default=0)
         others = "most" if self.momentum else f"round {newest} of the others"
         return {
@@ -436,17 +445,17 @@ class DonorPolicy:
     # -- parallel donors ----------------------------------------------------------------------------------------------
 
     def has_place(self, asked: Collection[PeerId], left_s: float) -> bool:
-        """Return whether any place is left beside the donors asked now. No kind of donor takes places of the other.
-        `left_s`: as for `fitting`."""
+        """Return whether another donor may be added to those that send pieces now. Peers and nodes have separate
+        places. `left_s`: see `fitting`."""
         at_nodes = sum(peer in self._nodes for peer in asked)
         nodes = min(MAX_NODES, len(self._nodes)) if left_s > SLOW_S else 0
         return len(asked) - at_nodes < MAX_DONORS or at_nodes < nodes
 
     def fitting(self, offered: Sequence[SnapshotOffer], first: SnapshotOffer, left_s: float) -> list[SnapshotOffer]:
-        """Return the donors whose pieces may be mixed with those of the first one.
+        """Return the offers whose pieces may be mixed with those of the first one.
 
-        `left_s`: seconds until all is here. In pairs the nodes come in only where that is long: peers have a newer
-        state."""
+        `left_s`: estimated seconds until the transfer is complete. In pairs nodes are used only if that is long,
+        because peers have a newer state."""
         if self.momentum:
             return [one for one in offered if one.mark == first.mark]
         return [one for one in offered if self._go_together(one, first, left_s)]
@@ -457,14 +466,15 @@ class DonorPolicy:
         return self._close(first, one) or (left_s > SLOW_S and self._close(one, first))
 
     def _close(self, node: SnapshotOffer, peer: SnapshotOffer) -> bool:
-        """Return whether a node of the operator has kept a pair's state that goes with the state of this peer."""
+        """Return whether a node of the operator has a kept state of a pair run that may be mixed with this peer's
+        state."""
         apart = abs(peer.index.round - node.index.round)
         kept = node.donor.peer_id in self._nodes and node.donor.status in NODES
         kept = kept and node.index.round > FIRST_ROUNDS  # up to there it may be the very first state, untrained
         return kept and apart <= min(OLD_ROUNDS, CLOSE_SYNCS * self._fragments)
 
     def take_places(self, fitting: Sequence[SnapshotOffer], asked: Collection[PeerId] = ()) -> list[SnapshotOffer]:
-        """Return those of the fitting donors that have a place beside the ones asked already, in their order."""
+        """Return the fitting offers that get a place beside the donors in `asked`, in their order."""
         at_nodes = sum(peer in self._nodes for peer in asked)
         left = {True: MAX_NODES - at_nodes, False: MAX_DONORS - (len(asked) - at_nodes)}
         taken = []
@@ -478,16 +488,17 @@ class DonorPolicy:
     # -- waiting and giving up ---------------------------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
-        """Begin to count the time without progress."""
+        """Start to measure the time without progress."""
         self._give_up_at = now + self.patience_s
 
     def progressed(self, now: float) -> None:
-        """Count anew, as pieces came. Not once a state was refused: liars must not hold a newcomer for ever."""
+        """Restart that time because pieces arrived. No effect once a state was refused, so that liars cannot delay a
+        joiner without limit."""
         if not self._refused_until:
             self.begin(now)
 
     def gives_up(self, now: float) -> bool:
-        """Return whether nothing came for `patience_s` seconds."""
+        """Return whether `patience_s` seconds have passed without progress."""
         return now >= self._give_up_at
 
     def waited_s(self, now: float) -> float:
@@ -497,7 +508,8 @@ class DonorPolicy:
     # -- weighing ----------------------------------------------------------------------------------------------------
 
     def singles(self, offers: Offers) -> list[SnapshotOffer]:
-        """Return the donors whose whole states are compared after a mixed one failed: those that go together first."""
+        """Return the offers whose whole states are compared after a mixed state failed, beginning with those that
+        `choose` returns."""
         near = self.choose(offers.offered).offers
         return [*near, *(one for one in offers.offered if one not in near)][:MOST_SINGLES]
 
@@ -506,27 +518,27 @@ class DonorPolicy:
 
 
 def live_round(records: Iterable[PeerRecord]) -> int | None:
-    """Return the round that the run is in: the lower median of those who train or have finished. None: nobody is known
-    to."""
+    """Return the round of the run: the lower median over peers that train or have finished. None: no such peer is
+    known."""
     return lower_median(r.round for r in records if r.status in (Status.TRAINING, Status.FINISHED))
 
 
 def offers_of_peers(offered: Sequence[SnapshotOffer]) -> list[SnapshotOffer]:
-    """Return those of peers; those of nodes if there is no other."""
+    """Return the offers of peers, or all if there are only offers of nodes."""
     return [one for one in offered if one.donor.status not in NODES] or list(offered)
 
 
 def _weight(some: Sequence[SnapshotOffer], peers: Sequence[SnapshotOffer], votes: BlockVotes) -> tuple[int, ...]:
-    """Return what these weigh. Nodes with the same state have no vote beside peers."""
+    """Return the votes for these offers. Nodes with the same state have no vote if there are offers of peers."""
     voting = {one.donor.peer_id for one in peers}
     return votes.weigh(one.donor.peer_id for one in some if one.donor.peer_id in voting)
 
 
 def too_old_reason(donor: PeerRecord, round_: int, run_round: int) -> str:
-    """Return why nobody should begin with this state of a node of the operator, for a person; empty: they may."""
+    """Return why this state of a node must not be used to join, for people to read; empty: it may."""
     if donor.status not in NODES:
         return ""
-    known = max(run_round, donor.round)  # a node remembers what it has seen announced
+    known = max(run_round, donor.round)  # a node's record names the latest round that it has seen
     if round_ == 0 and known > FIRST_ROUNDS:
         return f"has only the first state, and the run has come to round {known}"
     if round_ > 0 and run_round - round_ > KEPT_ROUNDS:
@@ -535,7 +547,7 @@ def too_old_reason(donor: PeerRecord, round_: int, run_round: int) -> str:
 
 
 def keeps_piece(round_: int, newest: int) -> bool:
-    """Return whether a piece of a pair's state of this round goes with the newest that donors have."""
+    """Return whether a piece of a pair's state of this round may be mixed with the newest offered state."""
     return abs(round_ - newest) <= OLD_ROUNDS
 
 
@@ -543,7 +555,7 @@ def keeps_piece(round_: int, newest: int) -> bool:
 
 
 def recruit_pauses() -> Iterator[float]:
-    """Yield the seconds between two looks for further donors."""
+    """Yield the seconds between searches for further donors."""
     pause = RECRUIT_FIRST_S
     while True:
         yield pause
@@ -551,18 +563,18 @@ def recruit_pauses() -> Iterator[float]:
 
 
 def busy_wait_s(busy: int, eta_s: float) -> float | None:
-    """Return when a donor is asked again after so many busy answers in a row, of which the last named `eta_s`, in
-    seconds. None: it is given up."""
+    """Return the seconds until a donor is asked again after `busy` consecutive busy answers, the last of which named
+    `eta_s` seconds. None: the donor is given up."""
     return None if busy > BUSY_TRIES else max(BUSY_S, min(eta_s, 5 * BUSY_S))
 
 
 def retry_wait_s(eta_s: float) -> float:
-    """Return the seconds until the next attempt. `eta_s`: the soonest that a busy donor said; 0: none did."""
+    """Return the seconds until the next attempt. `eta_s`: the shortest time that a busy donor named; 0: none did."""
     return max(RETRY_S, min(eta_s, BACKOFF_S))
 
 
 def grace_s(took_s: float, least_s: float = 0.0) -> float:
-    """Return the seconds that slower donors have once `ENOUGH` states came: as long again as those took."""
+    """Return how many more seconds slower donors have after `ENOUGH` states arrived: as long as those took."""
     return max(least_s, took_s)
 
 
@@ -571,13 +583,13 @@ def grace_s(took_s: float, least_s: float = 0.0) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StateLosses:
-    """Mean losses in nats a token, one for each window."""
+    """Mean losses in nats per token, one for each window."""
 
     windows: tuple[float, ...]
     guess: float
-    """Of a guess among all tokens: the logarithm of their number."""
+    """Loss of a uniform guess: the logarithm of the number of different tokens."""
     source: str = ""
-    """Where the windows are from, for a person."""
+    """Where the windows come from, for people to read."""
 
     @property
     def mean(self) -> float:
@@ -586,32 +598,32 @@ class StateLosses:
 
 @dataclass(frozen=True, slots=True)
 class WeighedState:
-    """What came of weighing one state."""
+    """The result of weighing one state."""
 
     losses: StateLosses | None
-    """None: there is no loss to judge it by."""
+    """None: no loss could be measured."""
     impossible: str
-    """Why no honest donor gives it, for a person; empty: one may."""
+    """Why no honest donor has such a state, for people to read; empty: one may."""
     doubted: str
-    """Why it is compared with others, for a person; empty: it is good."""
+    """Why the state has to be compared with others, for people to read; empty: it is good."""
 
     def better_than(self, other: WeighedState) -> bool:
-        """Return whether this state is clearly better."""
+        """Return whether this state is better by more than chance explains."""
         if self.losses is None or other.losses is None:
             return bool(other.impossible) and not self.impossible
         return clearly_better(self.losses, other.losses)
 
 
 class SingleStates:
-    """Comparison of single donors' whole states, until `SINGLES` are possible. `worst`: the state that they have to be
-    clearly better than; None: any possible one is."""
+    """Compares whole states of single donors, until `SINGLES` of them are possible. `worst`: a state that they have to
+    be clearly better than; None: there is none."""
 
     def __init__(self, worst: WeighedState | None) -> None:
         self._best = worst
         self._passed = 0
 
     def is_best(self, found: WeighedState) -> bool:
-        """Take a possible state; return whether it is the best so far."""
+        """Add a possible state; return whether it is the best so far."""
         self._passed += 1
         better = self._best is None or found.better_than(self._best)
         if better:
@@ -624,7 +636,7 @@ class SingleStates:
 
 
 def impossible_reason(losses: StateLosses) -> str:
-    """Return why no honest donor gives such a state, for a person; empty: one may."""
+    """Return why no honest donor has a state with these losses, for people to read; empty: one may."""
     if len(losses.windows) < LEAST_WINDOWS:
         return ""
     if not all(map(math.isfinite, losses.windows)):
@@ -636,7 +648,7 @@ def impossible_reason(losses: StateLosses) -> str:
 
 
 def doubt_reason(losses: StateLosses, round_: int) -> str:
-    """Return why a state of this round is to be compared with others, for a person; empty: it is good."""
+    """Return why a state of this round has to be compared with others, for people to read; empty: it is good."""
     if (why := impossible_reason(losses)) or len(losses.windows) < LEAST_WINDOWS or round_ <= EARLY_ROUNDS:
         return why
     if losses.mean <= losses.guess - ERRORS * _error(losses.windows):
@@ -645,7 +657,7 @@ def doubt_reason(losses: StateLosses, round_: int) -> str:
 
 
 def clearly_better(one: StateLosses, other: StateLosses) -> bool:
-    """Return whether `one` is better than `other` by more than chance explains. Both are of the same windows."""
+    """Return whether `one` is better than `other` by more than chance explains. Both must be for the same windows."""
     if not all(map(math.isfinite, one.windows)):
         return False
     if not all(map(math.isfinite, other.windows)):
@@ -655,7 +667,7 @@ def clearly_better(one: StateLosses, other: StateLosses) -> bool:
 
 
 def too_large_reason(rms: float) -> str:
-    """Return why values of this root mean square are no state, for a person; empty: they may be one."""
+    """Return why values with this root mean square cannot be a state, for people to read; empty: they can."""
     if math.isfinite(rms) and rms <= MOST_RMS:
         return ""
     return f"the root mean square of its values is {rms:.3g}; at most {MOST_RMS:g} is taken"
@@ -676,18 +688,18 @@ def _error(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointVerdict:
-    """Whether a peer goes on from its own checkpoint."""
+    """Whether a peer continues from its own checkpoint."""
 
     resumes: bool
     why: str
-    """For a person."""
+    """The reason, for people to read."""
 
 
 def judge_checkpoint(name: str, round_: int, live: int | None, most: int | None = None) -> CheckpointVerdict:
-    """Return whether an own checkpoint of this round is gone on from, where others give a state.
+    """Return whether to continue from an own checkpoint of this round, when other peers can give a state.
 
-    `live`: the round of those who train; None: nobody is known to. `most`: the furthest round that anybody can be in;
-    None: nobody knows. A checkpoint of a far later one was made by another start of the run."""
+    `live`: round of the training peers; None: none is known. `most`: the furthest possible round; None: not known. A
+    checkpoint of a far later round belongs to another start of the run."""
     if most is not None and round_ > most + RESUME_WITHIN:
         return CheckpointVerdict(False, f"own {name} is of round {round_}, and the run is in round {most} at most")
     behind = 0 if live is None else live - round_
@@ -706,7 +718,7 @@ def with_own_state(records: Iterable[PeerRecord]) -> list[PeerRecord]:
 
 
 def donors_of_last(records: Sequence[PeerRecord]) -> list[PeerRecord]:
-    """Return those to fetch the last state from, once most of those who train have finished; else nobody."""
+    """Return the peers from which to fetch the last state, once more have finished than train; else none."""
     finished = [record for record in records if record.status is Status.FINISHED]
     training = [record for record in records if record.status is Status.TRAINING]
     if not training:
@@ -717,17 +729,18 @@ def donors_of_last(records: Sequence[PeerRecord]) -> list[PeerRecord]:
 def donors_of_mean(
     donors: Sequence[PeerRecord], rng: random.Random, trusted: Collection[PeerId] = frozenset()
 ) -> list[PeerRecord]:
-    """Return the donors to ask for whole states of pairs, in turn: twice as many as are wanted, as some give none.
-    `trusted`: those to ask first."""
+    """Return the donors to ask for whole states of pairs, in order. There are twice as many as needed, because some
+    will not answer. `trusted`: asked first."""
     drawn = rng.sample(list(donors), len(donors))
     return sorted(drawn, key=lambda donor: donor.peer_id not in trusted)[: 2 * MEAN_DONORS]
 
 
 def states_apart(distances: Sequence[Sequence[float]], trusted: Collection[int] = frozenset()) -> dict[int, str]:
-    """Return the states of pairs that lie apart from the others, by their number, and why, for a person.
+    """Return the states of pairs that lie too far from the others, by index, with the reason for people to read.
 
-    `distances`: Euclidean, of every state from every other. `trusted`: states of which one is the middle, where there
-    are any; two or more also decide what distance is usual. Among fewer than `COMPARABLE` states none lies apart."""
+    `distances`: Euclidean distances between all states. `trusted`: indices of trusted states. If there are any, the
+    middle state is one of them; if there are two or more, they alone define the usual distance. With fewer than
+    `COMPARABLE` states, none is returned."""
     if len(distances) < COMPARABLE:
         return {}
 
@@ -751,34 +764,34 @@ def donors_of_reset(records: Iterable[PeerRecord]) -> list[PeerRecord]:
 
 
 def mean_exclusion_reason(round_: int, run_round: int) -> str:
-    """Return why a pair's state goes into no mean, for a person; empty: it does."""
+    """Return why a pair's state is not used in a mean, for people to read; empty: it is."""
     return "" if keeps_piece(round_, run_round) else f"its round {round_} is far from the run's"
 
 
 def first_is_outdated(run_round: int) -> bool:
-    """Return whether the first state serves no longer in this round."""
+    """Return whether the first state is too old to join with in this round."""
     return run_round > FIRST_ROUNDS
 
 
 def first_state_refusal(run_round: int) -> str:
-    """Return why nobody should begin with the first state, for a person; empty: they may."""
+    """Return why the first state must not be used to join, for people to read; empty: it may."""
     if not first_is_outdated(run_round):
         return ""
     return f"this node has only the first state, and the run has come to round {run_round}: wait for a peer that trains"
 
 
 def kept_state_refusal(kept: int, run_round: int, alone_s: float) -> str:
-    """Return why nobody should begin with the kept state of round `kept`, for a person; empty: they may. `alone_s`: how
-    long nobody was seen to train."""
+    """Return why the kept state of round `kept` must not be used to join, for people to read; empty: it may. `alone_s`:
+    seconds since a training peer was last seen."""
     if run_round - kept <= KEPT_ROUNDS or alone_s > ALONE_S:
         return ""
     return f"this node has kept round {kept}, and the run has come to round {run_round}: wait for a peer"
 
 
 def discard_reason(loss: float, kept: float | None, kept_round: int) -> str:
-    """Return why a state of this loss is not kept, for a person; empty: it is.
+    """Return why a state with this loss is not kept, for people to read; empty: it is.
 
-    `kept` is the loss of the state kept so far, None if that is not known, and `kept_round` its round."""
+    `kept`: loss of the state kept now; None: not known. `kept_round`: its round."""
     if not math.isfinite(loss):
         return f"its loss is {loss}"
     if kept is None or kept_round <= COMPARED_ROUNDS or loss <= kept + WORSE_BY:
@@ -788,11 +801,11 @@ def discard_reason(loss: float, kept: float | None, kept_round: int) -> str:
 
 
 def keep_again_s(*, good: bool, every_s: float, took_s: float) -> float:
-    """Return the seconds from the beginning of a fetch to the next one. `took_s`: of all its states, as if they had
-    come one after another."""
+    """Return the seconds from the start of a fetch to the start of the next one. `took_s`: duration of the fetch, as if
+    its states had come one after another."""
     return max(every_s if good else min(KEEP_AGAIN_S, every_s), took_s / FETCH_SHARE)
 
 
 def last_wait_s(parameters: int) -> float:
-    """Return the seconds after the end in which the last state of a model of this size is waited for."""
+    """Return for how many seconds after the end of the run to wait for the last state of a model of this size."""
     return LAST_S + 4 * parameters / LAST_RATE

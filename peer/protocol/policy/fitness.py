@@ -1,5 +1,5 @@
-"""Fitness of a machine for a run. A peer whose steps or whose link are too slow for the rounds reads its numbers here
-when it joins."""
+"""Fitness of a machine for a run. A peer whose inner steps or link are too slow for the rounds reports it to its
+volunteer when it joins."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from dataclasses import dataclass
 from typing import Literal
 
 GRACE = 1 / 20
-"""Part of a round by which the trainer may be late with its last inner step. Its partner waits meanwhile."""
+"""Fraction of a round by which the trainer may finish its last inner step late. Its partner waits meanwhile."""
 STANDSTILL = 0.25
-"""Part of a round. A trainer that stands still for its exchanges longer than this is reported."""
+"""A trainer that stands still for exchanges for more than this fraction of a round is reported."""
 LEAST_RATE = 62_500.0
-"""Bytes per second. An exchange with a partner of unknown rate is ended when it is slower, and `SLACK_S` have
-passed."""
+"""Bytes per second. An exchange with a partner of unknown rate is ended if it is slower than this after `SLACK_S`
+seconds."""
 SLACK_S = 5.0
-"""Seconds that any exchange may take besides its transfer."""
+"""Seconds that any exchange may take in addition to its transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitnessFinding:
-    """A finding that the volunteer reads."""
+    """A finding about the machine, which the volunteer reads."""
 
     found: str
     fix: str
     never: bool
-    """It could never take part in an exchange: joining is refused."""
+    """The machine could never take part in an exchange, so joining is refused."""
 
 
 def rounds_a_step(step_s: float, round_s: float) -> int:
-    """Return in how many rounds such a machine takes part once: 1 if a step fits into one."""
+    """Return one of how many rounds such a machine takes part in: 1 if an inner step fits into a round."""
     return max(1, math.ceil(step_s / round_s - GRACE))
 
 
 def of_steps(step_s: float, round_s: float, rounds_left: int) -> FitnessFinding | None:
-    """Judge a machine whose inner step takes `step_s`, rests included, for rounds of so many seconds. None: it is
-    fit."""
+    """Judge a machine whose inner step takes `step_s` seconds, including rests, in a run with rounds of `round_s`
+    seconds. None: it is fit."""
     rounds = rounds_a_step(step_s, round_s)
     if rounds == 1:
         return None
@@ -50,23 +50,23 @@ def of_steps(step_s: float, round_s: float, rounds_left: int) -> FitnessFinding 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load of one round of the run on a link."""
+    """What one round of the run transfers over a link."""
 
     nbytes: int
-    """Each way, in the largest round."""
+    """Bytes in each direction, in the largest round."""
     round_s: float
     again_s: float
-    """Seconds until the same fragment is due again: an exchange under way then is ended. (Where the trainer waits for
-    it, `waits`, the rounds due meanwhile are missed instead.)"""
+    """Seconds until the same fragment is due again. A running exchange is then ended. (With `waits`, rounds that are
+    due meanwhile are missed instead.)"""
     waits: bool
-    """The trainer stands still meanwhile."""
+    """Whether the trainer stands still during the exchange."""
     alone: Literal["solo", "dropped"]
-    """The fate of work whose exchange is ended: a solo outer step, or nothing."""
+    """What happens to the work if the exchange is ended: a solo outer step, or it is dropped."""
 
 
 def of_link(load: Load, rate: float, what: str) -> FitnessFinding | None:
-    """Judge a link with `rate` bytes per second in the direction `what`, such as `upload, by its cap`. None: it is
-    fit."""
+    """Judge a link with `rate` bytes per second. `what`: description of the direction, such as `upload, by its cap`.
+    None: it is fit."""
     if not load.nbytes:
         return None
     took = load.nbytes / rate

@@ -1,9 +1,9 @@
-"""The reputation of a peer, by its offences. Each offence adds to a score that halves every few minutes. From
-`OUT_OF_FAVOUR` on the peer is no candidate, and reads `standing` until the score has fallen below. The module is pure:
-`now` is an argument, in seconds.
+"""Reputation of peers by their offences. Each offence adds to a score that halves every few minutes. While the score is
+above `OUT_OF_FAVOUR`, the peer is no candidate, and its calls are refused. The module is pure: `now` is an argument, in
+seconds.
 
-Scores are only for peers that proved their key. An id that a third peer merely names must never be blamed. A peer that
-is out can come back with a fresh key. The limits on Hellos slow that down, and a new key begins without a record in the
+Only peers that proved their key have scores: a peer must not be blamed because a third peer named its id. A peer that
+is out can return with a fresh key. The limits on Hellos slow that down, and a new key has no record in the
 directory."""
 
 from __future__ import annotations
@@ -16,31 +16,32 @@ from peer.codes import Code
 from peer.protocol.messages import PeerId
 
 OUT_OF_FAVOUR = 4.0
-"""Score from which on a peer is no candidate."""
+"""Score above which a peer is no candidate."""
 HALF_LIFE_S = 300.0
 """Seconds in which a score halves."""
 CEILING = 64.0
-"""No score goes beyond it: nobody is out for longer than HALF_LIFE_S * log2(CEILING / OUT_OF_FAVOUR) = 20 minutes."""
+"""Maximum score. So no peer is out for longer than HALF_LIFE_S * log2(CEILING / OUT_OF_FAVOUR) = 20 minutes."""
 MAX_PEERS = 1024
 FORGOTTEN = 0.05
-"""A score this low is as good as none."""
+"""A score this low is removed."""
 
 WRONG_BYTES = 6.0
-"""One is enough. TLS keeps line noise out, so wrong bytes were sent: three minutes out, then longer."""
+"""Weight of offences not in `WEIGHTS`. One is enough for three minutes. TLS detects line noise, so wrong bytes were
+sent as such."""
 WEIGHTS: Mapping[Code, float] = {
-    Code.LOST: 1.0,  # a crash, a closed laptop or a bad line is no crime: only the fifth within minutes is too many
-    Code.LATE: 2.0,  # was locked and did not begin: slow or asleep, but each time our trainer waits for it
-    Code.SILENT: 4.5,  # stopped in the middle of a payload: somebody holds us up, or the line is of no use for a minute
+    Code.LOST: 1.0,  # a crash, a closed laptop or a bad line: only the fifth within minutes is too many
+    Code.LATE: 2.0,  # locked and did not begin: slow or asleep, but each time our trainer waits for it
+    Code.SILENT: 4.5,  # stopped in the middle of a payload: on purpose, or the line will not work for a minute
     Code.TIMEOUT: 0.75,
     Code.LIMIT: 0.1,
-    Code.LAYOUT: 2.0,  # most likely a wrong manifest or an old program: three tries, then it is asked to wait
+    Code.LAYOUT: 2.0,  # most likely a wrong manifest or an old program: three tries, then it has to wait
     Code.WRONG_RUN: 2.0,
     Code.FALSE_MEAN: CEILING,  # proved by its own signatures: out for as long as anybody can be
     Code.RECORD: 3.0,
     Code.REQUEST: 3.0,
     Code.VERDICT: 3.0,
 }
-"""Weights by code. Any other code names bytes that are not what they claim to be and costs WRONG_BYTES."""
+"""Weights by code. Any other code means that bytes are not what they claim to be, and has weight `WRONG_BYTES`."""
 
 
 def weight(code: Code) -> float:
@@ -54,12 +55,12 @@ class _Score:
     at: float
 
     def now(self, now: float) -> float:
-        """Decayed. A clock that was set back makes nothing grow."""
+        """Return the decayed score. If the clock was set back, the score does not grow."""
         return self.value * math.exp2(-max(0.0, now - self.at) / HALF_LIFE_S)
 
 
 class ReputationScore:
-    """Scores of the peers that offended. Bounded: a flood of keys pushes out the smallest scores first."""
+    """Scores of the peers that offended. The number is bounded: a flood of keys evicts the smallest scores first."""
 
     def __init__(self, limit: int = MAX_PEERS) -> None:
         self._limit = limit
@@ -74,17 +75,17 @@ class ReputationScore:
         return score
 
     def score(self, peer: PeerId, now: float) -> float:
-        """0 for a peer nothing is known of."""
+        """Return the score of a peer; 0 for a peer without offences."""
         known = self._scores.get(peer)
         return 0.0 if known is None else known.now(now)
 
     def out_for_s(self, peer: PeerId, now: float) -> float:
-        """Return the seconds until the peer is in favour again. 0: it is."""
+        """Return the seconds until the peer is a candidate again. 0: it is."""
         score = self.score(peer, now)
         return HALF_LIFE_S * math.log2(score / OUT_OF_FAVOUR) if score > OUT_OF_FAVOUR else 0.0
 
     def out_of_favour(self, now: float) -> dict[PeerId, float]:
-        """Return the peers that are out and the seconds left, the longest first."""
+        """Return the peers that are out, with the seconds left, longest first."""
         left = {peer: self.out_for_s(peer, now) for peer in self._scores}
         return dict(sorted(((p, s) for p, s in left.items() if s > 0), key=lambda item: -item[1]))
 

@@ -1,8 +1,8 @@
-"""Rations of one-way state: states, artifacts and fragments that are given and bring nothing back.
+"""Rations for one-way transfers: states, artifacts and fragments, for which the receiver gives nothing back.
 
-Keys are free, so a key has a ration, and all keys of an address block have one together. Rations hold while proven
-peers want state. What they leave is for anybody: a newcomer of a calm hour has all of it. Exchanges bring as much as
-they take, and have no ration. The module is pure."""
+A key costs nothing, so each key has a ration, and all keys of an address block share one. Rations apply while proven
+peers request state. At other times strangers may have all of it. Exchanges transfer as much in both directions and have
+no ration. The module is pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from peer.protocol.messages import PeerId
 from peer.protocol.token_bucket import Rate, TokenBuckets
 
 WANTED_S = 60.0
-"""Seconds for which rations hold after a proven peer asked for state."""
+"""Seconds for which rations apply after a proven peer requested state."""
 LEAST_STATE = 64 * 2**20
 """Bytes. Smaller models are rationed as if they had this size."""
 PERIOD_S = 3600.0
 OF_A_KEY = 1.5
-"""States in a period: a whole one, and what is fetched twice."""
+"""States per `PERIOD_S` for one key: one, and some repeated pieces."""
 OF_A_BLOCK = 5.0
-"""States in a period: several homes may be behind one address."""
+"""States per `PERIOD_S` for one address block, because several homes may share an address."""
 
 
 class StateRation:
-    """The bytes that strangers were given. Times in seconds."""
+    """Counts the bytes sent to strangers. Times in seconds."""
 
     def __init__(self, least: float = LEAST_STATE) -> None:
-        """`least`: bytes that a state is taken for, at least."""
+        """`least`: minimum bytes that a state counts for."""
         self._least = least
         self._wanted_at = -math.inf
         self._state_nbytes = 0
@@ -39,11 +39,11 @@ class StateRation:
         self._state_nbytes = nbytes
 
     def wanted(self, now: float) -> None:
-        """Note that a proven peer asks for state."""
+        """Record that a proven peer requests state."""
         self._wanted_at = now
 
     def wait_s(self, peer: PeerId, block: str, nbytes: int, now: float) -> float:
-        """Return the seconds until a stranger of this address block may have so many bytes; 0: now."""
+        """Return the seconds until a stranger of this address block may have `nbytes` bytes; 0: now."""
         if now - self._wanted_at > WANTED_S:
             return 0.0
         of_key = self._keys.lacks_s(peer, now, nbytes, self._rate(OF_A_KEY))
@@ -51,7 +51,7 @@ class StateRation:
         return of_key if block == HERE else max(of_key, of_block)
 
     def give(self, peer: PeerId, block: str, nbytes: int, now: float) -> None:
-        """Count what a stranger is given, also while nobody else wants any."""
+        """Count bytes that are sent to a stranger, also while no ration applies."""
         self._keys.charge(peer, now, nbytes, self._rate(OF_A_KEY))
         self._blocks.charge(block, now, nbytes, self._rate(OF_A_BLOCK))
 

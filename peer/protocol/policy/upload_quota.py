@@ -1,15 +1,16 @@
-"""The upload quota of a calendar day and month: arithmetic on bytes, and on dates that the caller reads off its clock.
+"""The upload quota of a calendar day and month: arithmetic on bytes, and on dates that the caller takes from its clock.
 
-Bytes are counted as the line carries them. A payload is claimed in full before its first byte. The part that was not
-sent is returned. So the count written at a claim is never too small, whenever the process is killed. Control traffic
-and the directory get an allowance by time, and that of the rest of the period is kept back. An exchange that would only
-fit without it does not fit. First come, first served: nothing is saved for the evening.
+Bytes are counted as the line carries them. A payload is claimed in full before its first byte is sent, and the part
+that was not sent is returned afterwards. So the count is never too small, whenever the process is killed. Control
+traffic and the directory have an allowance by time, and the allowance for the rest of the period is reserved. An
+exchange that would fit only without this reserve is not done. Quota is used first come, first served: nothing is saved
+for the evening.
 
-A lost count is taken for the most that it can have been (`lost`). A clock set back to an earlier day begins no new
-period and undoes no count.
+If the stored count is lost, the maximum that it could have been is assumed (`lost`). If the clock is set back to an
+earlier day, no new period begins and no count decreases.
 
-With a meter of the line (`QuotaLedger.measured`) every byte that was sent is counted as the meter counts it, and the
-allowance is only kept back. Without one, in a simulation, the allowance stands for the bytes of control traffic."""
+With a meter of the line (`QuotaLedger.measured`), every byte that was sent is counted as the meter counts it, and the
+allowance is only reserved. Without a meter, in a simulation, the allowance counts as the bytes of control traffic."""
 
 from __future__ import annotations
 
@@ -20,21 +21,21 @@ from datetime import date, timedelta
 from typing import Literal
 
 STRANGERS_SHARE = 0.25
-"""Share of a quota that strangers may have as one-way state. Exchanges have the rest, for they bring back as much."""
+"""Fraction of a quota for one-way state to strangers. The rest is for exchanges, which bring back as much."""
 Period = Literal["day", "month"]
 PERIODS: tuple[Period, ...] = ("day", "month")
 
 FRAMING = 1.041
-"""Bytes on the line for one of payload: overhead of HTTP/2, TLS, TCP and IP."""
+"""Bytes on the line per byte of payload: overhead of HTTP/2, TLS, TCP and IP."""
 PER_CHUNK = 100
-"""Bytes of overhead of each chunk, which may go in a packet of its own: headers of the frame, gRPC, HTTP/2, TLS, TCP
+"""Bytes of overhead of each chunk, which may be in a packet of its own: headers of the frame, gRPC, HTTP/2, TLS, TCP
 and IP."""
 CONTROL_RATE = 4_000.0
-"""Bytes per second of all traffic but payload that are kept back, where rounds are short or in steps: an estimate.
-`benchmarks/control_bytes.py --round-seconds 10` measures 1,900, connections and headers included."""
+"""Bytes per second reserved for traffic other than payload, if rounds are short or in steps: an estimate.
+`benchmarks/control_bytes.py --round-seconds 10` measures 1,900, including connections and headers."""
 SELDOM_RATE, SELDOM_ROUND_S, LONG_ROUND_S = 290.0, 300.0, 120.0
-"""The same in rounds of `SELDOM_ROUND_S` and more: 25 MB a day. `benchmarks/control_bytes.py` measures less. Shorter
-rounds that still count as long send more in proportion."""
+"""The same for rounds of `SELDOM_ROUND_S` seconds or more: 25 MB a day. `benchmarks/control_bytes.py` measures less.
+Rounds from `LONG_ROUND_S` to there need more in proportion."""
 DAY_S = 86_400.0
 LONGEST_MONTH = 31
 """Days."""
@@ -48,7 +49,7 @@ class UploadLimits:
     month: int | None = None
 
     def each(self) -> Iterator[tuple[Period, int]]:
-        """Return the limits that are set."""
+        """Yield the limits that are set."""
         if self.day is not None:
             yield "day", self.day
         if self.month is not None:
@@ -57,7 +58,7 @@ class UploadLimits:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A date, and how many seconds the day and the month still have."""
+    """A date, and the seconds left in the day and in the month."""
 
     date: date
     day_left_s: float
@@ -69,17 +70,17 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Bytes on the line, of the day and of its month."""
+    """Bytes on the line in a day and in its month."""
 
     date: date
     day: int
     month: int
     strangers: int = 0
-    """Those of the day that went to strangers as one-way state."""
+    """Bytes of the day that were sent to strangers as one-way state."""
 
 
 def control_rate(round_s: float | None) -> float:
-    """Return the bytes per second of control traffic that are kept back, for rounds of so many seconds; None: in
+    """Return the bytes per second reserved for control traffic, for rounds of `round_s` seconds; None: rounds in
     steps."""
     if round_s is None or round_s < LONG_ROUND_S:
         return CONTROL_RATE
@@ -87,51 +88,52 @@ def control_rate(round_s: float | None) -> float:
 
 
 def on_the_line(payload: int, chunks: int) -> int:
-    """Return the bytes on the line of so much payload in so many chunks."""
+    """Return the bytes on the line for a payload in this many chunks."""
     return math.ceil(FRAMING * payload) + PER_CHUNK * chunks
 
 
 def lost(limits: UploadLimits, moment: Moment) -> Used:
-    """Return the bytes that count as used where the count cannot be read. For the day they are its full quota. For the
-    month they are as much as its days so far could have used, without a daily limit all of it."""
+    """Return the bytes to assume as used if the stored count cannot be read: the full quota for the day. For the month,
+    what its days so far could have used; without a daily limit, the full quota."""
     daily, monthly = limits.day or 0, limits.month or 0
     return Used(moment.date, daily, min(monthly, daily * moment.date.day) if daily else monthly, daily)
 
 
 class QuotaLedger:
-    """The count of used bytes. The caller calls `turn` before everything else, whenever time has passed."""
+    """The count of used bytes. The caller calls `turn` before every other method, so that periods are up to date."""
 
     def __init__(self, limits: UploadLimits, used: Used) -> None:
         self.limits = limits
         self.control_rate = CONTROL_RATE
-        """Bytes per second, until the run's round length is known the most that any run needs."""
+        """Bytes per second reserved for control traffic. Until the run's round length is known, the maximum of any
+        run."""
         self._date = used.date
         self._used: dict[Period, float] = {"day": used.day, "month": used.month}
         self._strangers: float = used.strangers
         self._open = 0
         """Bytes claimed, and neither sent nor returned yet."""
         self.measured = False
-        """Whether `count` is called with all that the line carried. What is sent is not counted a second time then."""
+        """Whether a meter reports all bytes of the line by `count`. Sent bytes are then not counted a second time."""
         self._on_its_way = 0
-        """Bytes claimed and handed to the line, which its meter has not shown yet."""
+        """Claimed bytes that were sent, but which the meter has not reported yet."""
 
     def reserve_control(self, control_rate: float) -> None:
-        """From here on keep so many bytes per second back for control traffic."""
+        """Set the bytes per second to reserve for control traffic."""
         self.control_rate = control_rate
 
     def count_by_meter(self) -> None:
-        """From here on count what the line's meter shows. What is sent is not counted a second time."""
+        """Use the line's meter from now on. Sent bytes are then not counted a second time."""
         self.measured = True
 
     @property
     def used(self) -> Used:
-        """Bytes used in a period. Bytes under way count as sent."""
+        """The bytes used in the present day and month. Claimed bytes count as sent."""
         day, month = (math.ceil(self._used[period]) for period in PERIODS)
         return Used(self._date, day, month, math.ceil(self._strangers))
 
     def turn(self, moment: Moment, elapsed_s: float) -> None:
-        """Begin a new period where one has begun: claimed bytes that are not sent yet move to it. Without a meter,
-        count the control traffic of the seconds that have passed, in the period in which they ended."""
+        """Begin a new period if its date has come; claimed bytes that are not sent yet move to it. Without a meter,
+        count the control traffic of the last `elapsed_s` seconds, in the period in which they ended."""
         assert elapsed_s >= 0, elapsed_s
         before = self._date
         if moment.date > before:
@@ -144,14 +146,15 @@ class QuotaLedger:
             self._add(self.control_rate * elapsed_s)
 
     def left(self, period: Period, moment: Moment) -> float | None:
-        """Return the bytes left for payload, below 0 when more was used. None: no limit."""
+        """Return the bytes left for payload; negative if more was used. None: no limit."""
         limit = self.limits.day if period == "day" else self.limits.month
         if limit is None:
             return None
         return limit - self._used[period] - self.control_rate * moment.left_s(period)
 
     def lacking(self, nbytes: int, moment: Moment) -> Period | None:
-        """Return the period whose quota does not hold so many bytes, the longer of two. None: they fit."""
+        """Return the period whose quota has no room for `nbytes`, the month rather than the day. None: there is
+        room."""
         short: Period | None = None
         for period in PERIODS:
             left = self.left(period, moment)
@@ -160,8 +163,8 @@ class QuotaLedger:
         return short
 
     def holds_for_strangers(self, nbytes: int) -> bool:
-        """Return whether strangers may have so many bytes more today, of their share. Without a daily limit it is a
-        share of what the month has for a day."""
+        """Return whether strangers may have `nbytes` more today. Without a daily limit, their share is that of a day's
+        part of the month."""
         day, month = self.limits.day, self.limits.month
         quotas = [quota for quota in (day, None if month is None else month / LONGEST_MONTH) if quota is not None]
         return not quotas or self._strangers + nbytes <= STRANGERS_SHARE * quotas[0]
@@ -173,19 +176,19 @@ class QuotaLedger:
         self._add(nbytes)
 
     def sent(self, nbytes: int) -> None:
-        """Count claimed bytes as sent."""
+        """Record that claimed bytes were sent."""
         assert nbytes <= self._open, (nbytes, self._open)
         self._open -= nbytes
         self._on_its_way += nbytes if self.measured else 0
 
     def count(self, nbytes: int) -> None:
-        """Count bytes that the line carried. Those of a claimed payload are in the count since their claim."""
+        """Count bytes that the meter reports. Bytes of claimed payloads were counted at their claim."""
         claimed = min(nbytes, self._on_its_way)
         self._on_its_way -= claimed
         self._add(nbytes - claimed)
 
     def settle(self) -> None:
-        """Take back what a claim was larger than its bytes on the line. Call it when no payload is on its way."""
+        """Correct claims that were larger than the bytes on the line. Call this when no payload is being sent."""
         if not self._open:
             self._add(-self._on_its_way)
             self._on_its_way = 0
@@ -208,7 +211,8 @@ class QuotaLedger:
 def quota_reason(
     limits: UploadLimits, period: Period, nbytes: int, moment: Moment, control: float = CONTROL_RATE
 ) -> str:
-    """Why an exchange of so many bytes has to wait, and until when. `control`: bytes per second of control traffic."""
+    """Return why an exchange of `nbytes` has to wait, and until when, for people to read. `control`: bytes per second
+    of control traffic."""
     limit = limits.day if period == "day" else limits.month
     assert limit is not None, period
     if never_fits(limit, period, nbytes, control):
@@ -223,13 +227,13 @@ def quota_reason(
 
 
 def stranger_share_reason(limits: UploadLimits) -> str:
-    """Why strangers get no state any more today."""
+    """Return why strangers get no more state today, for people to read."""
     period, limit = next(limits.each())
     return f"strangers have had their {STRANGERS_SHARE:.0%} of the upload of {size(limit)} a {period}"
 
 
 def never_fits(limit: int, period: Period, nbytes: int, control: float = CONTROL_RATE) -> bool:
-    """Whether not even a fresh period has room for one exchange."""
+    """Return whether even a new period has no room for one exchange."""
     days = 1 if period == "day" else LONGEST_MONTH
     return limit - control * DAY_S * days < nbytes
 
@@ -240,7 +244,7 @@ def first_of_next(day: date) -> date:
 
 
 def size(nbytes: float) -> str:
-    """`5 GB`, `1.25 MB`: as lines are sold, in powers of 1000."""
+    """Format bytes in powers of 1000, such as `5 GB` or `1.25 MB`."""
     for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if nbytes >= unit:
             value = nbytes / unit
@@ -255,7 +259,7 @@ class UploadNeed:
     nbytes: int
     """Bytes of the largest round."""
     day: float
-    """Bytes of a full day of rounds."""
+    """Bytes of one day."""
     sync_every: float
     """Seconds."""
     control: float = CONTROL_RATE
@@ -263,8 +267,8 @@ class UploadNeed:
 
 
 def quota_excess(limits: UploadLimits, need: UploadNeed) -> str:
-    """Say by how much a day of the run exceeds the quota, when exchanges would stop, and which `sync_every` would fit.
-    Empty: it fits."""
+    """Return by how much a day of the run exceeds the quota, when exchanges would stop, and which `sync_every` would
+    fit. For people to read; empty: it fits."""
     told = [_too_much(period, limit, need) for period, limit in limits.each()]
     return "; ".join(filter(None, told))
 

@@ -1,10 +1,9 @@
-"""The books of a relay: the closed peers that it holds a place for, and the circuits that it opens to them.
+"""Tables of a relay: the closed peers that have a reservation, and the circuits to them.
 
-A closed peer reserves a place. A caller asks for a circuit to it. The relay draws a slip for each end, and both come
-back over plain connections that show their slips. A circuit leads to a reserved peer and nowhere else, so nobody can
-use a relay to reach a third party. Every table is bounded. Address blocks share the places for closed peers, the
-circuits, and those to one peer: keys are free, so a limit for each of them alone would bound nobody. The module is
-pure."""
+A closed peer reserves a place. A caller requests a circuit to it. The relay draws a slip for each end, and each end
+opens a plain connection on which it presents its slip. Circuits lead only to peers with a reservation, so a relay
+cannot be used to reach third parties. All tables are bounded. Address blocks share the places for closed peers, the
+circuits, and the circuits to one peer: keys cost nothing, so a limit per key would limit nobody. The module is pure."""
 
 from __future__ import annotations
 
@@ -16,21 +15,21 @@ from peer.protocol.block_places import BlockPlaces
 from peer.protocol.messages import PeerId
 
 RESERVATIONS, RESERVED_FOR_PROVEN = 64, 16
-"""Closed peers at once, and the places among them that strangers never get."""
+"""Maximum closed peers at once, and how many of these places are reserved for proven peers."""
 CIRCUITS, CIRCUITS_FOR_PROVEN = 96, 16
-"""Circuits at once, and those among them that strangers never open. Each takes two places of the accepting front."""
+"""Maximum circuits at once, and how many are reserved for proven callers. Each uses two connections of the relay."""
 CIRCUITS_OF_CALLER = 12
-"""Two connections with their control and bulk channels, and the stripes of one swap."""
+"""Maximum circuits of one caller: two connections with control and bulk channels, and the stripes of one swap."""
 CIRCUITS_OF_TARGET, OF_TARGET_FOR_PROVEN = 24, 4
-"""Circuits to one closed peer, and those among them that strangers never open."""
+"""Maximum circuits to one closed peer, and how many are reserved for proven callers."""
 CLAIM_S = 8.0
-"""Seconds in which both ends have to show their slips. TCP sends a lost first packet again after 1, 3 and 7 s."""
+"""Seconds within which both ends have to present their slips. TCP repeats a lost first packet after 1, 3 and 7 s."""
 SLIP_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Slip:
-    """The right to one end of one circuit. It is good for one use."""
+    """The right to connect to one end of one circuit, once."""
 
     code: bytes
     """`SLIP_BYTES` random bytes."""
@@ -39,23 +38,24 @@ class Slip:
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """A connection between a caller and a closed peer."""
+    """A connection between a caller and a closed peer through the relay."""
 
     number: int
     caller_slip: Slip
     target_slip: Slip
     bulk: bool
-    """Whether it carries payloads. Control circuits go before them."""
+    """Whether it carries payloads. Control circuits have priority over those."""
     block: str
-    """The caller's address block."""
+    """Address block of the caller."""
     until: float
-    """When both ends have to be there."""
+    """Deadline for both ends to connect."""
     needs: float = 0.0
-    """Bytes per second each way without which its swap would be too slow; 0: nobody said."""
+    """Bytes per second in each direction below which its swap would be too slow; 0: not given."""
 
 
 class CircuitRefused(Exception):
-    """The relay opens no circuit. `code` is stable, and `reason` is for a person."""
+    """Raised when the relay refuses a reservation or a circuit. `code` is stable, and `reason` is for people to
+    read."""
 
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(reason)
@@ -66,52 +66,53 @@ class CircuitTable:
     """Reservations and circuits of one relay."""
 
     def __init__(self, rng: random.Random) -> None:
-        """`rng` draws the slips: a generator that nobody can predict."""
+        """`rng`: a generator that nobody can predict, which draws the slips."""
         self._rng = rng
         self._places: BlockPlaces[PeerId] = BlockPlaces(RESERVATIONS, RESERVED_FOR_PROVEN)
         self._circuits: dict[int, Circuit] = {}
         self._shares: BlockPlaces[int] = BlockPlaces(CIRCUITS, CIRCUITS_FOR_PROVEN)
         self._of_target: dict[PeerId, BlockPlaces[int]] = {}
         self._slips: dict[bytes, tuple[Circuit, bool]] = {}
-        """Slips that nobody has shown yet, and whether each is the caller's."""
+        """Circuit of each slip that was not presented yet, and whether the slip is the caller's."""
         self._drawn = 0
 
     @property
     def reserved(self) -> int:
-        """How many closed peers have a place."""
+        """Number of closed peers with a reservation."""
         return len(self._places)
 
     @property
     def open(self) -> int:
-        """How many circuits there are, with those that wait for their ends."""
+        """Number of circuits, including those whose ends are not connected yet."""
         return len(self._circuits)
 
     def reserve(self, peer: PeerId, block: str, *, proven: bool) -> PeerId | None:
-        """Give a closed peer a place, and return the peer that lost its own to it. Raises CircuitRefused."""
+        """Give a closed peer a reservation. Return the peer that lost its own for it, or None. Raises
+        CircuitRefused."""
         placing = self._places.enter(peer, block, proven=proven)
         if not placing.admitted:
             raise CircuitRefused(Code.BUSY, "all places for closed peers are taken; ask another relay")
         return placing.evicted
 
     def release(self, peer: PeerId) -> None:
-        """Take a closed peer's place back. Its circuits go on."""
+        """Remove a closed peer's reservation. Its circuits stay open."""
         self._places.leave(peer)
 
     def has_place(self, peer: PeerId) -> bool:
-        """Return whether this peer has a place."""
+        """Return whether this peer has a reservation."""
         return peer in self._places
 
     def swaps(self, now: float) -> list[Circuit]:
-        """Return the circuits that said what they need."""
+        """Return the circuits with a known `needs`."""
         self._forget(now)
         return [circuit for circuit in self._circuits.values() if circuit.needs > 0]
 
     def open_circuit(
         self, caller: PeerId, target: PeerId, block: str, *, bulk: bool, proven: bool, now: float, needs: float = 0.0
     ) -> tuple[Circuit, Circuit | None]:
-        """Open a circuit, and draw its slips. Return it, and the circuit that has just ended for it: the youngest of
-        the address block that has most. `block`: the caller's. `proven`: whether the caller is. Raises
-        CircuitRefused."""
+        """Open a circuit and draw its slips. Return it, and the circuit that was closed to make room: the youngest of
+        the address block with most circuits. `block`: address block of the caller. `proven`: whether the caller is
+        proven. Raises CircuitRefused."""
         self._forget(now)
         if target not in self._places or target == caller:
             raise CircuitRefused(Code.UNRESERVED, "that peer has no place at this relay")
@@ -126,7 +127,8 @@ class CircuitTable:
         return circuit, ended
 
     def _share(self, number: int, target: PeerId, block: str, *, proven: bool) -> Circuit | None:
-        """Find room for a circuit among those to its target and among all. Return the one that ended for it."""
+        """Reserve a place for a circuit, among those to its target and among all. Return the circuit that was closed to
+        make room."""
         of_target = self._of_target.get(target) or BlockPlaces(CIRCUITS_OF_TARGET, OF_TARGET_FOR_PROVEN)
         placing, ended = of_target.enter(number, block, proven=proven), None
         if placing.evicted is not None:
@@ -142,12 +144,13 @@ class CircuitTable:
         return ended
 
     def claim(self, code: bytes, now: float) -> tuple[Circuit, bool] | None:
-        """Take a slip that somebody shows: its circuit, and whether it is the caller's end. None: it is no slip."""
+        """Use a slip that a connection presents. Return its circuit and whether it is the caller's end. None: the slip
+        is invalid."""
         self._forget(now)
         return self._slips.pop(code, None)
 
     def close(self, circuit: Circuit) -> None:
-        """End a circuit."""
+        """Close a circuit."""
         self._circuits.pop(circuit.number, None)
         self._shares.leave(circuit.number)
         if (of_target := self._of_target.get(circuit.target_slip.owner)) is not None:
@@ -161,7 +164,7 @@ class CircuitTable:
         return Slip(self._rng.randbytes(SLIP_BYTES), owner)
 
     def _forget(self, now: float) -> None:
-        """End the circuits whose ends did not both come in time."""
+        """Close the circuits whose ends did not both connect in time."""
         late = {circuit.number: circuit for circuit, _ in self._slips.values() if circuit.until <= now}
         for circuit in late.values():
             self.close(circuit)

@@ -1,4 +1,5 @@
-"""When to try to punch: a router that never lets it succeed should not cost every connection two seconds. Pure."""
+"""When to try to punch: if a router never lets it succeed, not every connection should lose two seconds. The module is
+pure."""
 
 from __future__ import annotations
 
@@ -10,18 +11,21 @@ from peer.protocol.messages import PeerId
 from peer.protocol.swarm.nearness import is_private
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 60.0, 3600.0
-"""Seconds without a try after a failure with a peer; doubled by each further one. Routers restart and move."""
+"""Seconds without a try after a failure with a peer: at first, and at most. It doubles with each failure. There is an
+upper limit because routers restart and peers move."""
 LOST = 3
-"""Peers in a row with which it failed, and none with which it worked: then our own router most likely spoils it."""
+"""Number of consecutive peers with which punching failed, after which our own router is most likely the cause."""
 OWN_PAUSE_S = 600.0
+"""Seconds without any try in that case."""
 MAX_PEERS = 256
 LEAST_PORT = 1024
 
 
 def implausible(seen: str, *, private_run: bool) -> str:
-    """Return why the address that a relay names cannot be that of the other end; empty: it can. `seen`: `host:port`.
+    """Return why an address that a relay reports cannot be that of the other end; empty: it can. `seen`: `host:port`.
 
-    The ports of connections that a router or a machine opens begin at 1024 (RFC 6056). Below are services of others."""
+    Connections come from ports of 1024 and above (RFC 6056). Lower ports belong to services, which must not be
+    dialled."""
     if is_private(host_of(seen)) and not private_run:
         return "the relay tells a private address of the other end"
     if port_of(seen) < LEAST_PORT:
@@ -36,17 +40,17 @@ class _Tries:
 
 
 class PunchMemory:
-    """What became of our tries. Times in seconds of one clock."""
+    """Results of our tries to punch. Times in seconds of any one clock."""
 
     def __init__(self) -> None:
         self._tries: OrderedDict[PeerId, _Tries] = OrderedDict()
         self._lost: set[PeerId] = set()
-        """Peers with which it failed since it last worked with anybody."""
+        """Peers with which punching failed since it last succeeded with any peer."""
         self._again_at = 0.0
 
     def skip_reason(self, peer: PeerId, seen: str, *, private_run: bool, now: float) -> str:
-        """Return why it is not tried now, for a person; empty: it is. `seen`: the address, `host:port`, at which the
-        relay sees the other end."""
+        """Return why punching is not tried now, for people to read; empty: it is tried. `seen`: address (`host:port`)
+        of the other end, as the relay sees it."""
         if version_of(seen) == 0:
             return "the relay does not tell the other end's address"
         if why := implausible(seen, private_run=private_run):
@@ -59,18 +63,18 @@ class PunchMemory:
         return ""
 
     def may_try(self, peer: PeerId, now: float) -> bool:
-        """Return whether a try makes sense, as far as the address does not matter."""
+        """Return whether a try makes sense, whatever the address of the other end."""
         tries = self._tries.get(peer)
         return now >= self._again_at and (tries is None or now >= tries.again_at)
 
     def worked(self, peer: PeerId) -> None:
-        """Note a punched connection."""
+        """Record that punching succeeded."""
         self._tries.pop(peer, None)
         self._lost.clear()
         self._again_at = 0.0
 
     def failed(self, peer: PeerId, now: float) -> None:
-        """Note a try that opened nothing."""
+        """Record that punching failed."""
         tries = self._tries.setdefault(peer, _Tries())
         self._tries.move_to_end(peer)
         pause_s = min(FIRST_PAUSE_S * 2**tries.failures, LONGEST_PAUSE_S)

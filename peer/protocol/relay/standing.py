@@ -1,14 +1,15 @@
-"""The standing of relays: which of them failed us lately, and is left.
+"""Standing of relays: which of them failed lately and are avoided.
 
-A relay can stall, drop or garble what it passes, and so can the peer at the other end. So a single failure proves
-nothing, and many with one peer prove no more than two. A relay is left for some minutes when it failed twice, and with
-as many peers as it worked with. Small calls and transfers count apart, as a relay may lose only what is large.
+A relay can stall, drop or corrupt what it forwards, but so can the peer at the other end. So a single failure proves
+nothing, and many failures with one peer prove no more than two. A relay is avoided for some minutes after at least two
+failures, if it failed with at least as many peers as it worked with. Small calls and transfers are counted separately,
+because a relay may only lose large ones.
 
-A relay that is gone breaks all that it carries, and lies about nothing. What broke just then is no failure of it, nor
-of the peers at the other ends. It is put aside until it is likely to be back. Each time within `WINDOW_S` that is twice
-as long, so a relay that only plays dead is soon hardly used.
+A relay that disappears breaks all its circuits without any fault of its own or of the peers at the other ends. What
+breaks at that time is not counted. The relay is away until it is likely to be back. This time doubles with each
+disappearance within `WINDOW_S`, so that a relay which disappears on purpose is soon hardly used.
 
-The testimony of reachable peers counts at once (`peer.protocol.relay.testimony`). The module is pure."""
+Testimony of reachable peers counts immediately (`peer.protocol.relay.testimony`). The module is pure."""
 
 from __future__ import annotations
 
@@ -22,30 +23,31 @@ from peer.protocol.messages import PeerId
 from peer.protocol.relay.testimony import RelayFault, RelayWitnesses
 
 WINDOW_S = 600.0
-"""Seconds for which a failure or a success counts."""
+"""Seconds for which failures and successes count."""
 FAILURES = 2
-"""Failures at which a relay may be left: one round with a broken swap has as many."""
+"""Minimum failures for avoiding a relay. One round with a broken swap has as many."""
 LEFT_S = 600.0
-"""Seconds for which a relay that was left is not used while there is another."""
+"""Seconds for which a relay is avoided if there is another one."""
 AWAY_S = 10.0
-"""Seconds for which a relay is put aside that was found gone for the first time. A daemon starts again within that."""
+"""Seconds for which a relay that disappeared for the first time is not used. A daemon restarts within that time."""
 TOGETHER_S = 2.0
-"""What broke so long before a relay was found gone broke with it."""
+"""Failures up to this many seconds before a relay was found to be gone belong to its disappearance."""
 CUTS = 2
-"""Streams of one transfer that broke over a relay, after which the transfer goes on over others first."""
+"""Streams of one transfer that broke over a relay, after which the transfer prefers other relays."""
 CUT_S = 120.0
-"""Seconds for which a transfer that broke is remembered. If it is completed over another path by then, the relay is to
-blame."""
+"""Seconds for which a broken transfer is remembered. If it is completed over another path within that time, the relay
+is to blame."""
 MAX_KEPT = 16
-"""Failures and successes kept of one relay with one peer."""
+"""Maximum failures and successes remembered for one relay with one peer."""
 MAX_PEERS_KEPT = 64
-"""Peers kept of one relay. The one that was met least lately is forgotten first."""
+"""Maximum peers remembered for one relay. The least recent is evicted."""
 MAX_RELAYS_KNOWN = 256
 
 
 @dataclass(slots=True)
 class _CircuitOutcomes:
-    """The circuits of one kind to each peer: when each ended, and whether it failed."""
+    """Outcomes of the circuits of one kind (bulk or small) over one relay: for each peer, the end times and whether
+    each failed."""
 
     of: OrderedDict[PeerId, deque[tuple[float, bool]]] = field(default_factory=OrderedDict)
 
@@ -67,28 +69,30 @@ class _CircuitOutcomes:
         return sum(failed for ends in self.of.values() for _, failed in ends)
 
     def fail_most(self) -> bool:
-        """Return whether they failed with as many peers as they worked with. With a peer with which they did both, they
-        failed if they did so as often."""
+        """Return whether circuits failed with at least as many peers as they worked with. Each peer counts by the
+        majority of its circuits; equal numbers count as failed."""
         against = sum(2 * sum(failed for _, failed in ends) >= len(ends) for ends in self.of.values())
         return 2 * against >= len(self.of) > 0
 
 
 @dataclass(slots=True)
 class _Record:
+    """What is remembered of one relay."""
+
     bulk: _CircuitOutcomes = field(default_factory=_CircuitOutcomes)
     small: _CircuitOutcomes = field(default_factory=_CircuitOutcomes)
     left_until: float = 0.0
     gone_at: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_KEPT))
-    """The moments within `WINDOW_S` at which it was found gone."""
+    """Times within `WINDOW_S` at which the relay was found to be gone."""
     away_until: float = -math.inf
     broken: OrderedDict[PeerId, float] = field(default_factory=OrderedDict)
-    """When a transfer with a peer last broke as the relay was gone."""
+    """When a transfer with each peer last broke while the relay was gone."""
     cuts: OrderedDict[PeerId, deque[float]] = field(default_factory=OrderedDict)
-    """When streams of a transfer with a peer broke, since the last that was completed."""
+    """When streams of a transfer with each peer broke, since the last completed transfer."""
 
     def fell(self, at: float) -> bool:
-        """Return whether what broke then broke as the relay was gone. Later it counts, though the relay is still put
-        aside: it is used where nothing else remains."""
+        """Return whether a failure at this time belongs to a disappearance of the relay. Later failures count although
+        the relay is still away, because it is used if there is no other."""
         return bool(self.gone_at) and self.gone_at[-1] - TOGETHER_S <= at < self.gone_at[-1] + AWAY_S
 
     def breaks(self, other: PeerId, at: float) -> None:
@@ -104,27 +108,27 @@ class _Record:
             self.cuts.popitem(last=False)
 
     def is_cut(self, other: PeerId, now: float) -> bool:
-        """Return whether the transfer under way with a peer broke over it as often as that is to be."""
+        """Return whether the present transfer with a peer broke `CUTS` times over this relay."""
         at = self.cuts.get(other)
         return at is not None and len(at) == CUTS and at[0] >= now - CUT_S
 
 
 class RelayStanding:
-    """What happened on circuits of each relay. Times in seconds of one clock."""
+    """Outcomes of circuits over each relay. Times in seconds of any one clock."""
 
     def __init__(self) -> None:
         self._records: dict[PeerId, _Record] = {}
         self._witnesses = RelayWitnesses()
 
     def worked(self, relay: PeerId, other: PeerId, now: float, *, bulk: bool) -> None:
-        """Note that a circuit to a peer carried a whole transfer (`bulk`), or a small call and its answer."""
+        """Record that a circuit to `other` carried a complete transfer (`bulk`), or a small call and its answer."""
         record = self._of(relay, now)
         (record.bulk if bulk else record.small).note(other, now, failed=False)
         self._witnesses.behind(relay, other, now, bulk=bulk)
 
     def failed(self, relay: PeerId, other: PeerId, fault: RelayFault, now: float, *, bulk: bool) -> RelayFault | None:
-        """Note that a circuit to a peer failed. Return why the relay is left from now on. None: it is not, or was left
-        before."""
+        """Record that a circuit to `other` failed. Return why the relay is avoided from now on. None: it is not, or was
+        already."""
         record = self._of(relay, now)
         if record.fell(now):
             if bulk:
@@ -139,7 +143,8 @@ class RelayStanding:
         return RelayFault(fault.code, times)
 
     def tried(self, relay: PeerId, found: Mapping[PeerId, RelayFault | None], now: float) -> RelayFault | None:
-        """Note what reachable peers testify on a relay. None: that peer answered over it. Return as `failed`."""
+        """Record what reachable peers testify about a relay: None for a peer that answered over it. Returns as
+        `failed`."""
         if self._of(relay, now).fell(now):
             return None
         for witness, fault in found.items():
@@ -151,13 +156,13 @@ class RelayStanding:
         return self._leave(relay, now)
 
     def cut(self, relay: PeerId, other: PeerId, now: float) -> None:
-        """Note that a stream of a transfer with a peer broke over a relay."""
+        """Record that a stream of a transfer with `other` broke over a relay."""
         self._of(relay, now).cut(other, now)
 
     def completed(self, other: PeerId, over: PeerId | None, now: float) -> list[tuple[PeerId, float]]:
-        """Note that a transfer with a peer is complete. `over`: the relay; None: no relay carried it.
+        """Record that a transfer with `other` is complete. `over`: the relay that carried it; None: no relay.
 
-        Return the relays over which it broke before, each with the moment when it did last."""
+        Return the relays over which it broke `CUTS` times before, each with the time of the last break."""
         cut = [(relay, record) for relay, record in self._records.items() if other in record.cuts]
         blamed = [(relay, record) for relay, record in cut if relay != over and record.is_cut(other, now)]
         found = [(relay, record.cuts[other][-1]) for relay, record in blamed]
@@ -166,7 +171,7 @@ class RelayStanding:
         return found
 
     def outdone(self, relay: PeerId, other: PeerId, now: float) -> RelayFault | None:
-        """Note that a transfer with a peer, which broke over a relay then, was completed over another path. Return as
+        """Record that a transfer which broke over a relay at `now` was completed over another path. Returns as
         `failed`."""
         if self._of(relay, now).fell(now):
             return None
@@ -182,25 +187,25 @@ class RelayStanding:
         return fault
 
     def gone(self, relay: PeerId, now: float) -> None:
-        """Note that a relay is not there: our own call to it broke off, or nobody answers at its address."""
+        """Record that a relay has disappeared: our own call to it broke off, or nobody answers at its address."""
         record = self._of(relay, now)
         if now >= record.away_until:
             record.gone_at.append(now)
             record.away_until = now + min(AWAY_S * 2.0 ** (len(record.gone_at) - 1), WINDOW_S)
 
     def broke_by(self, other: PeerId, since: float) -> PeerId | None:
-        """Return a relay that was gone in the middle of a transfer with a peer since then. None: there is none."""
+        """Return a relay that disappeared during a transfer with `other` since then. None: there is none."""
         fallen = (relay for relay, record in self._records.items() if record.broken.get(other, -math.inf) >= since)
         return next(fallen, None)
 
     def is_left(self, relay: PeerId, now: float) -> bool:
-        """Return whether the relay is left now."""
+        """Return whether the relay is avoided now."""
         record = self._records.get(relay)
         return record is not None and now < record.left_until
 
     def order(self, relays: list[PeerId], now: float, to: PeerId | None = None) -> list[PeerId]:
-        """Return these relays without those that are left or away, or all where nothing else remains. Those over which
-        the transfer under way with `to` broke come last."""
+        """Return these relays without those that are avoided or away, or all if no other remains. Relays over which the
+        present transfer with `to` broke are last."""
         kept = [relay for relay in relays if not self.is_left(relay, now)] or relays
         kept = [relay for relay in kept if not self.is_away(relay, now)] or kept
         return kept if to is None else sorted(kept, key=lambda relay: self._is_cut(relay, to, now))
@@ -209,7 +214,7 @@ class RelayStanding:
         return (record := self._records.get(relay)) is not None and record.is_cut(to, now)
 
     def is_away(self, relay: PeerId, now: float) -> bool:
-        """Return whether the relay was found gone, and is not likely to be back yet."""
+        """Return whether the relay disappeared and is not likely to be back yet."""
         record = self._records.get(relay)
         return record is not None and now < record.away_until
 

@@ -1,15 +1,15 @@
-"""Testimony on relays, by reachable peers: each answers over another path, and did or did not over the relay.
+"""Testimony about relays: reachable peers each answer over another path, and do or do not answer over the relay.
 
-A relay that stalls or garbles cannot be told from a peer that is gone by looking at the relay alone. A peer that
-answers elsewhere at the same time is not gone. So it testifies against the relay, and those that answer over the relay
-since then testify for it. A relay is left when more testify against it than for it. Transfers and small calls count
-apart, as a relay may spoil only what is large.
+From the relay's side alone, a relay that stalls or corrupts looks like a peer that is gone. But a peer that answers
+over another path at the same time is not gone. So it testifies against the relay, and peers that answer over the relay
+after that testify for it. A relay is avoided if more peers testify against it than for it. Transfers and small calls
+are counted separately, because a relay may only corrupt large ones.
 
-A peer can lie too: it falls silent over one relay whenever it likes. So the word of one peer alone counts against one
-relay within `WINDOW_S`, and only `LONE` relays are left on the word of one peer, whoever it is.
+Peers can lie too, by not answering over one relay. So the testimony of a single peer counts against only one relay
+within `WINDOW_S`, and at most `LONE` relays are avoided on the testimony of single peers.
 
-A relay on a slow line answers late itself. What it passes on may take longer by as much, so it is no relay that
-delays. The module is pure."""
+A relay on a slow line answers slowly itself. Answers over it may take longer by as much before it counts as a relay
+that delays. The module is pure."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ T = TypeVar("T")
 WINDOW_S = 600.0
 """Seconds for which testimony counts."""
 LONE = 2
-"""Relays that are left within `WINDOW_S` on the word of one peer alone."""
+"""Maximum relays that are avoided within `WINDOW_S` on the testimony of a single peer each."""
 MAX_RELAYS_TRIED = 64
 MAX_WITNESSES = 64
-"""Peers whose testimony on one relay is kept, for and against."""
+"""Maximum peers whose testimony about one relay is remembered, for and against."""
 TIMES = 3.0
-"""A peer may take so many times as long over a relay as it took over another path."""
+"""A peer may take this many times as long over a relay as over another path."""
 TRIPS = 6.0
-"""Round trips to the relay that a new circuit and its TLS handshake take, at most."""
+"""Maximum round trips to the relay for a new circuit and its TLS handshake."""
 PROMPT_S = 0.5
-"""A relay that answers us within so many seconds is not slow itself."""
+"""A relay that answers us within this many seconds is not slow itself."""
 MOST_PATIENCE_S = 12.0
-"""Seconds for which a relay is waited for, however slow it is."""
+"""Maximum seconds to wait for an answer over a slow relay."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayFault:
-    """Why a relay is left, or what it did once. `code` is stable, and `why` is for a person."""
+    """Why a relay is avoided, or what it did once. `code` is stable, and `why` is for people to read."""
 
     code: Code
     why: str
 
 
 def patience_s(slow_s: float, asked_s: float | None, elsewhere_s: float | None) -> float:
-    """Return the seconds in which a peer has to answer over a new circuit.
+    """Return the seconds within which a peer has to answer over a new circuit.
 
-    `slow_s`: over a relay with a quick line. `asked_s`: in which the relay itself answered just now. `elsewhere_s`: in
-    which the peer answered over another path. None: it has not yet."""
+    `slow_s`: limit for a relay with a fast line. `asked_s`: how long the relay itself took to answer just now; None: it
+    has not answered. `elsewhere_s`: how long the peer took over another path; None: it has not answered."""
     may_s = max(slow_s + TRIPS * (asked_s or 0.0), TIMES * (elsewhere_s or 0.0))
     return min(may_s, max(slow_s, MOST_PATIENCE_S))
 
 
 def fault_of(asked_s: float, waited_s: float, *, ended: bool) -> RelayFault:
-    """Return the fault that a relay shows when a reachable peer did not answer over it.
+    """Return the fault of a relay over which a reachable peer did not answer.
 
-    `asked_s`: seconds in which the relay itself answered. `waited_s`: for which the peer was waited for. `ended`: the
+    `asked_s`: how long the relay itself took to answer. `waited_s`: how long we waited for the peer. `ended`: the
     circuit ended before that."""
     if ended:
         return RelayFault(
@@ -73,9 +73,11 @@ def fault_of(asked_s: float, waited_s: float, *, ended: bool) -> RelayFault:
 
 @dataclass(slots=True)
 class _Words:
+    """Testimony about one relay: the latest of each peer, with its time."""
+
     against: OrderedDict[PeerId, tuple[float, RelayFault]] = field(default_factory=OrderedDict)
     behind: OrderedDict[PeerId, float] = field(default_factory=OrderedDict)
-    """Those for it, since the first that is against it."""
+    """Peers that testified for it after the first testimony against it."""
 
     def forget(self, before: float) -> None:
         while self.against and next(iter(self.against.values()))[0] < before:
@@ -85,15 +87,15 @@ class _Words:
 
 
 class RelayWitnesses:
-    """What peers testify on each relay. `now`: seconds of one clock."""
+    """Testimony of peers about each relay. `now`: seconds of any one clock."""
 
     def __init__(self) -> None:
         self._words: OrderedDict[tuple[PeerId, bool], _Words] = OrderedDict()
         self._lone: OrderedDict[PeerId, float] = OrderedDict()
-        """The peers on whose word alone a relay was left, and when."""
+        """Peers on whose testimony alone a relay was avoided, and when."""
 
     def against(self, relay: PeerId, witness: PeerId, fault: RelayFault, now: float, *, bulk: bool) -> None:
-        """Note that a relay did not reach a reachable peer, or that a transfer with that peer broke there."""
+        """Record that a relay did not reach a reachable peer, or that a transfer with that peer broke over it."""
         words = self._words.setdefault((relay, bulk), _Words())
         self._words.move_to_end((relay, bulk))
         words.behind.pop(witness, None)
@@ -102,7 +104,7 @@ class RelayWitnesses:
             self._words.popitem(last=False)
 
     def behind(self, relay: PeerId, witness: PeerId, now: float, *, bulk: bool) -> None:
-        """Note that a peer answered over a relay, or that a transfer with it was completed there."""
+        """Record that a peer answered over a relay, or that a transfer with it was completed there."""
         if (words := self._words.get((relay, bulk))) is None:
             return
         words.against.pop(witness, None)
@@ -110,7 +112,7 @@ class RelayWitnesses:
         words.forget(now - WINDOW_S)
 
     def verdict(self, relay: PeerId, now: float) -> RelayFault | None:
-        """Return why the relay is to be left. None: there is not enough against it."""
+        """Return why the relay has to be avoided. None: the testimony does not suffice."""
         for bulk in (True, False):
             if (words := self._words.get((relay, bulk))) is None:
                 continue
@@ -123,7 +125,7 @@ class RelayWitnesses:
         return None
 
     def _believed(self, witness: PeerId, now: float) -> bool:
-        """Return whether a relay may be left on the word of this peer alone, and note it."""
+        """Return whether a relay may be avoided on the testimony of this peer alone, and count it if so."""
         while self._lone and next(iter(self._lone.values())) < now - WINDOW_S:
             self._lone.popitem(last=False)
         if witness in self._lone or len(self._lone) >= LONE:

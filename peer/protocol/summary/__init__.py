@@ -1,1 +1,2 @@
-"""What peers tell the run's nodes of themselves, and what the nodes make of it."""
+"""Summaries that peers send the operator's nodes about themselves, and the statistics that a node computes from them.
+Begin with `values`."""

@@ -1,5 +1,5 @@
-"""The newest summary of each peer at a node of the run: bounded in peers, in what one address block may hold, and in
-how often each may be heard."""
+"""The latest summary of each peer on a node of the operator. Peers, the share of one address block, and the rate of
+each sender are limited."""
 
 from __future__ import annotations
 
@@ -13,50 +13,52 @@ from peer.protocol.summary.values import PeerSummary
 from peer.protocol.token_bucket import Rate, TokenBuckets
 
 MAX_PEERS, RESERVE = 1024, 256
-"""Peers whose summaries are held, and those places among them that are for known peers alone."""
+"""Maximum peers whose summaries are stored, and how many of these places are reserved for known peers."""
 SIGNING_BLOCKS = 2
-"""Address blocks from which partners signed for a known peer. Keys of one block can sign anything for each other."""
+"""A peer is known if partners from this many address blocks signed receipts for it. Keys of one block can sign anything
+for each other."""
 KNOWN_SHARE, KNOWN_OF_BLOCK = 0.75, 0.25
-"""Parts of all places that known peers can keep, and known peers of one block. The rest is for newcomers, whoever
-rents some blocks."""
+"""Maximum fractions of all places for known peers, and for known peers of one block. The rest is for newcomers, so that
+nobody can take all places by renting addresses in some blocks."""
 PER_PEER = Rate(1 / 50, 6.0)
-"""Summaries of one key: more than one a minute, and some at once for changes of its state."""
+"""Summaries of one key: slightly more than one a minute, and some at once for changes of its state."""
 PER_BLOCK = Rate(4.0, 256.0)
-"""Summaries of one address block: of a university, or a swarm in a laboratory."""
+"""Summaries of one address block, such as a university or a laboratory with a swarm."""
 SILENT_S = 300.0
-"""A peer that says nothing for so long counts no more in what the run does now."""
+"""Seconds without a summary after which a peer is not counted in the present state of the run."""
 UNLISTED_S = 15.0
-"""The same where the directory has no record of the peer either: it has left, or was killed."""
+"""The same if the directory has no record of the peer either: it has left, or was killed."""
 FORGOTTEN_S = 3600.0
-"""A peer that says nothing for so long is shown no more."""
+"""Seconds without a summary after which a peer is removed."""
 MAX_AHEAD_S, MAX_OLD_S = 60.0, 600.0
-"""Seconds that a summary may have been issued after and before now."""
+"""Maximum seconds by which a summary may be issued after now, and before now."""
 
 FORGED, STALE, RATE = "forged", "stale", "rate"
 DROPS = (FORGED, STALE, RATE)
-"""Why a summary is dropped: it is not what its sender's key signed, it is old, or there are too many."""
+"""Reasons to drop a summary: not signed by the sender's key, too old, or too many."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldSummary:
-    """The newest summary of one peer."""
+    """The latest summary of one peer."""
 
     summary: PeerSummary
     block: str
-    """Address block that it came from."""
+    """Address block from which it was sent."""
     heard_at: float
-    """Run time."""
+    """Run time at which it arrived."""
     signing_blocks: frozenset[str] = frozenset()
-    """Address blocks of partners that signed for it, at most `SIGNING_BLOCKS`."""
+    """Address blocks of partners that signed receipts for the peer, at most `SIGNING_BLOCKS`."""
 
     def is_silent(self, now: float, *, listed: bool) -> bool:
-        """Return whether it counts no more in what the run does now. `listed`: the directory may have its record."""
+        """Return whether the peer is not counted in the present state of the run. `listed`: the directory may have its
+        record."""
         unheard_s = now - self.heard_at
         return unheard_s > (SILENT_S if listed else UNLISTED_S) or self.summary.status is Status.LEAVING
 
 
 class SummaryBook:
-    """Takes summaries that are well signed, and forgets them in time."""
+    """Stores verified summaries, and removes them after a time."""
 
     def __init__(self, places: int = MAX_PEERS, reserve: int = RESERVE) -> None:
         self.dropped = Counter(dict.fromkeys(DROPS, 0))
@@ -73,21 +75,22 @@ class SummaryBook:
         return len(self._held)
 
     def drop(self, why: str) -> str:
-        """Count one that is not taken; the same reason."""
+        """Count a dropped summary, and return the reason."""
         self.dropped[why] += 1
         return why
 
     def why_not_heard(self, caller: PeerId, block: str, now: float) -> str:
-        """Ask before a signature is checked. Return why this caller is not heard now, counted; empty: it is."""
+        """Return why a summary of this caller is dropped before its signature is verified, and count it; empty: verify
+        it."""
         if self._of_peers.take(caller, now) > 0 or self._of_blocks.take(block, now) > 0:
             return self.drop(RATE)
         return ""
 
     def take(self, summary: PeerSummary, block: str, now: float, signers: Iterable[PeerId] = ()) -> str:
-        """Hold a summary. Return why it is dropped, counted; empty: it is held. `signers`: partners that signed for
-        its peer; those count whose own summary is held, since their address is known.
+        """Store a verified summary. Return why it is dropped, and count it; empty: it is stored. `signers`: partners
+        that signed receipts for its peer. Those count whose own summary is stored, because their address is known.
 
-        Where all places are taken, the block that holds most loses one, but never that of a known peer."""
+        If all places are taken, the block with most places loses one, but never that of a known peer."""
         before = self._held.get(summary.peer_id)
         newest = -1.0 if before is None else before.summary.issued_at
         if not max(newest, now - MAX_OLD_S) < summary.issued_at <= now + MAX_AHEAD_S:
@@ -105,24 +108,24 @@ class SummaryBook:
         return ""
 
     def _may_keep(self, peer: PeerId, block: str) -> bool:
-        """Return whether there is room for one more known peer, of this block."""
+        """Return whether there is room for one more known peer of this block."""
         known = [one.block for other, one in self._held.items() if other != peer and self._places.is_proven(other)]
         return len(known) < KNOWN_SHARE * self._most and known.count(block) < KNOWN_OF_BLOCK * self._most
 
     def forget(self, now: float) -> None:
-        """Let go of peers that were silent for long."""
+        """Remove the peers that were silent for `FORGOTTEN_S`."""
         for peer, held in list(self._held.items()):
             if now - held.heard_at > FORGOTTEN_S:
                 del self._held[peer]
                 self._places.leave(peer)
 
     def known(self) -> set[PeerId]:
-        """Return the peers that partners of `SIGNING_BLOCKS` address blocks signed receipts for."""
+        """Return the peers for which partners of `SIGNING_BLOCKS` address blocks signed receipts."""
         return {peer for peer in self._held if self._places.is_proven(peer)}
 
     def in_turn(self) -> list[HeldSummary]:
-        """Return all of them: a first one of each block, then a second one, and so on, so that the first hundred show
-        many blocks. Within a block known peers come first, then it goes by peer id."""
+        """Return all summaries: first one of each block, then a second one of each, and so on, so that the first
+        hundred show many blocks. Within a block known peers come first, then they are sorted by peer id."""
         of_block: dict[str, list[HeldSummary]] = {}
         for one in sorted(self, key=lambda one: (not self._places.is_proven(one.summary.peer_id), one.summary.peer_id)):
             of_block.setdefault(one.block, []).append(one)

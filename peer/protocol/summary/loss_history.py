@@ -1,4 +1,5 @@
-"""The run's validation loss over its rounds, as peers say it: bounded, and the thinner the longer the run."""
+"""The run's validation loss over its rounds, according to the peers. The number of points is bounded: the longer the
+run, the fewer points per round."""
 
 from __future__ import annotations
 
@@ -12,21 +13,22 @@ MAX_POINTS = 512
 
 @dataclass(frozen=True, slots=True)
 class LossPoint:
-    """The losses of one round."""
+    """The losses in one round."""
 
     t: float
-    """Run time, seconds since the epoch, when the round was first seen."""
+    """Run time in seconds since the epoch at which the round was first seen."""
     round: int
     median: float
-    """Nats a token, over peers. The two others are the quartiles."""
+    """Median over the peers, in nats per token. `low` and `high` are the quartiles."""
     low: float
     high: float
     count: int
-    """Peers that said something."""
+    """Number of peers with a loss."""
 
 
 class LossHistory:
-    """At most `most` points. When there are more, every second one goes, and the rounds between two points double."""
+    """At most `most` points. When there are more, every second one is removed, and the distance between points
+    doubles."""
 
     def __init__(self, most: int = MAX_POINTS) -> None:
         self._most = most
@@ -34,10 +36,10 @@ class LossHistory:
         self.points: list[LossPoint] = []
 
     def note(self, t: float, round_: int, losses: Quartiles, count: int) -> None:
-        """Take the losses as they are now.
+        """Add the present losses.
 
-        Those of the last point's round replace it, unless fewer peers say them. Those of an earlier round are dropped,
-        as they are old."""
+        Losses of the last point's round replace it, unless they come from fewer peers. Losses of an earlier round are
+        ignored."""
         point = LossPoint(t, round_, losses.median, losses.low, losses.high, count)
         last = self.points[-1] if self.points else None
         if last is not None and round_ < last.round + self._stride:
@@ -50,12 +52,13 @@ class LossHistory:
             self._stride *= 2
 
     def restore(self, points: Iterable[Sequence[float]]) -> None:
-        """Go on from the fields of kept points. Raises TypeError or ValueError for anything else."""
+        """Add stored points, each a sequence of the fields of `LossPoint`. Raises TypeError or ValueError for anything
+        else."""
         for t, round_, median, low, high, count in points:
             self.note(float(t), int(round_), Quartiles(float(low), float(median), float(high)), int(count))
 
     def report(self) -> tuple[LossPoint, ...]:
-        """Return the points with their numbers rounded, the oldest first."""
+        """Return the points with rounded numbers, oldest first."""
         return tuple(
             LossPoint(
                 t=round(point.t, 1),

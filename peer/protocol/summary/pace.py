@@ -1,4 +1,4 @@
-"""When a peer sends its next summary: under a megabyte a day, whatever happens."""
+"""When a peer sends its next summary: less than a megabyte a day in any case."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import random
 from peer.protocol.token_bucket import Rate, TokenBuckets
 
 EVERY_S = 80.0
-"""Seconds between two summaries at least. A day of them is below a megabyte, with what carries each over the line."""
+"""Minimum seconds between two summaries. One day of them is less than a megabyte, including overhead."""
 JITTER = 0.08
-"""Part of `EVERY_S` by which a wait is longer at most, so that peers spread out."""
+"""Maximum fraction of `EVERY_S` by which a wait is extended at random, so that peers do not send at the same time."""
 SENDING = Rate(1 / EVERY_S, 3.0)
-"""Summaries, those of a changed state among them."""
+"""Rate limit of all summaries, including those for a changed state."""
 _ALL = "all"
 
 
 class SummaryPace:
-    """Owned by one task. `now` is run time, in seconds."""
+    """Decides when summaries are sent. `now`: run time in seconds. Not safe for several tasks."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -25,7 +25,7 @@ class SummaryPace:
         self._next = -math.inf
 
     def is_due(self, now: float, *, changed: bool) -> bool:
-        """Return whether a summary goes out now; then it counts as sent. `changed`: our state is another one."""
+        """Return whether to send a summary now; it is then counted as sent. `changed`: our state has changed."""
         if now < self._next and not changed:
             return False
         if self._sending.take(_ALL, now) > 0:

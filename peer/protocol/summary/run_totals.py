@@ -1,4 +1,5 @@
-"""What a run's peers say together. Their numbers are claims, so there are medians of them, and no sums."""
+"""Statistics of a run over the summaries of its peers. The numbers are claims and keys are free, so there are medians
+of them and no sums."""
 
 from __future__ import annotations
 
@@ -11,30 +12,31 @@ from peer.protocol.summary.values import PeerSummary
 from peer.protocol.summary.weighing import Voice, lower_median, mean, quartiles, voices
 
 LOSS_WINDOW = 8
-"""Evaluations of so many rounds before the newest ones count together: peers evaluate in different rounds."""
+"""Evaluations up to this many rounds apart count together, because peers evaluate in different rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """What the live peers say together. Nothing in it is a sum of claims: keys are free, and a sum grows with each."""
+    """Statistics over the live peers. Nothing in it is a sum of claims: keys are free, and a sum would grow with each
+    key."""
 
     peers: int
-    """Keys."""
+    """Number of keys."""
     networks: int
-    """Their address blocks."""
+    """Number of address blocks."""
     median_tokens_per_s: float | None
     participation: float | None
     participation_of: int
-    """The live peers that the number is of; those that said none are left out."""
+    """Number of live peers in the mean. Peers without a number are left out."""
     spread: float | None
-    """Between the quartiles of the losses, nats a token."""
+    """Difference of the quartiles of the losses, in nats per token."""
     spread_of: int
-    """As `participation_of`."""
+    """Number of live peers in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLine:
-    """What one peer says."""
+    """The numbers of one peer, according to the peer."""
 
     peer_id: str
     state: str
@@ -43,7 +45,7 @@ class PeerLine:
     tokens: int
     tokens_per_s: float
     loss: float | None
-    """On the hold-out, nats a token."""
+    """On the hold-out, in nats per token."""
     exchanges: int
     solo: int
     refused: int
@@ -57,7 +59,7 @@ class PeerLine:
 
 
 def totals_of(live: list[HeldSummary]) -> RunTotals:
-    """Return what the live peers say together."""
+    """Return the statistics over the live peers."""
     rates = quartiles(_rates(live))
     judged = voices([(one.block, one.summary.loss) for one in live])
     losses = quartiles(judged)
@@ -75,8 +77,8 @@ def totals_of(live: list[HeldSummary]) -> RunTotals:
 
 
 def speed_of(live: list[HeldSummary]) -> float:
-    """Return a low estimate of the tokens a second of all live peers: the lower median of those that train, times
-    their voices. A key more in a block is no voice more."""
+    """Return a low estimate of the tokens per second of all live peers: the lower median of those that train, times
+    their votes. All keys of a block share one vote, so more keys do not increase it."""
     rates = _rates(live)
     return (lower_median(rates) or 0.0) * sum(voice.weight for voice in rates)
 
@@ -86,7 +88,7 @@ def _rates(live: list[HeldSummary]) -> list[Voice]:
 
 
 def note_losses(history: LossHistory, live: list[HeldSummary], furthest: int, now: float) -> None:
-    """Add the losses that peers say now to the run's history. `furthest`: the furthest round that can be."""
+    """Add the present losses to the run's history. `furthest`: the furthest possible round."""
     told = [one for one in live if one.summary.loss is not None and one.summary.loss_round <= furthest]
     middle = lower_median(voices([(one.block, float(one.summary.loss_round)) for one in told]))
     if middle is None:
@@ -99,7 +101,8 @@ def note_losses(history: LossHistory, live: list[HeldSummary], furthest: int, no
 
 
 def line_of(summary: PeerSummary, state: str, round_: int, seen_s_ago: float) -> PeerLine:
-    """Return what one peer says. `state`: its status, or `silent`; `round_`: its round, if it can be."""
+    """Return the numbers of one peer. `state`: its status, or `silent`. `round_`: its round, limited to the
+    possible."""
     return PeerLine(
         peer_id=summary.peer_id,
         state=state,

@@ -1,4 +1,5 @@
-"""A peer's summary of itself, as frozen values. All of it is a claim but for the receipts, which partners signed."""
+"""A peer's summary of itself, as a frozen value. All of it is unverified, except the receipts, which partners
+signed."""
 
 from __future__ import annotations
 
@@ -10,52 +11,52 @@ from peer.protocol.pair.receipt import ShownReceipt
 
 MAX_SUMMARY_BYTES = 4096
 MAX_RECEIPTS = 8
-"""Receipts in one summary."""
+"""Maximum receipts in one summary."""
 MAX_WORD = 32
-"""Characters of the device's kind, and of the version."""
+"""Maximum characters of `device` and `version`."""
 MAX_COUNT = 2**53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSummary:
-    """What one peer says of itself. Counts are sums since its home first joined the run."""
+    """What one peer reports about itself. Counts are sums since its home first joined the run."""
 
     peer_id: PeerId
-    """Of the key that signed."""
+    """Peer id of the key that signed the summary."""
     run_id: RunId
     issued_at: float
-    """Run time, seconds since the epoch. The later issued of two summaries of one peer wins."""
+    """Run time in seconds since the epoch. Of two summaries of one peer, the later issued is valid."""
     round: int
     status: Status
     tokens: int = 0
-    """Processed in all."""
+    """Tokens processed in total."""
     tokens_per_s: float = 0.0
     loss: float | None = None
-    """Nats a token, of the last evaluation. None: there was none."""
+    """Loss of the last evaluation in nats per token. None: no evaluation yet."""
     loss_round: int = 0
     due: int = 0
-    """Rounds that were due. The next four count their outcomes."""
+    """Number of rounds that were due. `exchanged`, `solo`, `refused` and `missed` count their outcomes."""
     exchanged: int = 0
     solo: int = 0
     refused: int = 0
     missed: int = 0
     bytes_up: int = 0
-    """Of payloads."""
+    """Bytes of payloads."""
     bytes_down: int = 0
     device: str = ""
-    """Its kind, such as `cpu`."""
+    """Kind of device, such as `cpu`."""
     version: str = ""
-    """Of the program."""
+    """Version of the program."""
     receipts: tuple[ShownReceipt, ...] = ()
-    """The newest that partners signed and this node has not been shown, at most `MAX_RECEIPTS`."""
+    """The newest receipts that partners signed and that were not sent to this node yet, at most `MAX_RECEIPTS`."""
 
     @property
     def participation(self) -> float | None:
-        """The exchanged part of the due rounds, 0 to 1. None: no round was due."""
+        """Fraction of the due rounds with an exchange, 0 to 1. None: no round was due."""
         return min(1.0, self.exchanged / self.due) if self.due else None
 
     def invalid_reason(self) -> str:
-        """Return what is wrong with its form, for a person; empty: nothing."""
+        """Return why the summary is malformed, for people to read; empty: it is not."""
         if self.round > MAX_ROUND or self.loss_round > MAX_ROUND or max(self._counts()) > MAX_COUNT:
             return "a number beyond all bounds"
         if not math.isfinite(self.issued_at) or not 0 <= self.tokens_per_s < MAX_COUNT:

@@ -1,7 +1,7 @@
-"""Means and quantiles of what peers say, where each address block has one voice.
+"""Means and quantiles over numbers from peers, in which each address block has one vote.
 
-Keys are free, addresses are not: as with votes (`peer.protocol.swarm.block_votes`), all peers of a block weigh as much
-together as a peer that is alone in its block. Where all of them are in one block, each peer has a voice."""
+A key costs nothing, an address does. So, as with `peer.protocol.swarm.block_votes`, all peers of a block together weigh
+as much as a peer that is alone in its block. If all peers are in one block, each has one vote."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 
 class Voice(NamedTuple):
-    """A number that one peer says, and how much its word weighs."""
+    """A number from one peer, and its weight."""
 
     value: float
     weight: float
 
 
 class Quartiles(NamedTuple):
-    """The middle of some numbers, and where half of them lie."""
+    """Median and quartiles of some numbers."""
 
     low: float
     median: float
@@ -27,7 +27,8 @@ class Quartiles(NamedTuple):
 
 
 def voices(said: Sequence[tuple[str, float | None]]) -> list[Voice]:
-    """Weigh (address block, number) pairs. Numbers that are missing or not finite are dropped."""
+    """Return the weighted numbers of (address block, number) pairs. Numbers that are missing or not finite are
+    dropped."""
     usable = [(block, value) for block, value in said if value is not None and math.isfinite(value)]
     sizes = Counter(block for block, _ in usable)
     if len(sizes) < 2:
@@ -36,20 +37,20 @@ def voices(said: Sequence[tuple[str, float | None]]) -> list[Voice]:
 
 
 def quartiles(said: Sequence[Voice]) -> Quartiles | None:
-    """Return the weighted quartiles; None: nobody said anything."""
+    """Return the weighted quartiles; None: no numbers."""
     if not said:
         return None
     return Quartiles(_quantile(said, 0.25), _quantile(said, 0.5), _quantile(said, 0.75))
 
 
 def mean(said: Sequence[Voice]) -> float | None:
-    """Return the weighted mean; None: nobody said anything."""
+    """Return the weighted mean; None: no numbers."""
     total = sum(voice.weight for voice in said)
     return sum(voice.value * voice.weight for voice in said) / total if total else None
 
 
 def lower_median(said: Sequence[Voice]) -> float | None:
-    """Return the first value up to which half of the weight lies, which somebody said; None: nobody said anything."""
+    """Return the smallest of the numbers up to which half of the weight lies; None: no numbers."""
     half, reached = sum(voice.weight for voice in said) / 2, 0.0
     for voice in sorted(said):
         reached += voice.weight
@@ -59,8 +60,8 @@ def lower_median(said: Sequence[Voice]) -> float | None:
 
 
 def _quantile(said: Sequence[Voice], share: float) -> float:
-    """Return the first value up to which at least this share of the weight lies. Between two values it is their mean,
-    where the share falls just there."""
+    """Return the smallest number up to which at least the fraction `share` of the weight lies. If the share is reached
+    exactly at a number, return the mean of it and the next one."""
     ordered = sorted(said)
     wanted = share * sum(voice.weight for voice in ordered)
     reached = 0.0
