@@ -1,7 +1,8 @@
-"""The memory of who answers: who did not is asked last for a while, twice as long after every further failure.
+"""Memory of peers that did not answer. They are asked after all others for a while, which doubles with each failure.
 
-An answer or an exchange forgives. A call of the other does not: any key can call. Time forgives too: otherwise the two
-halves of a mended net would avoid each other. The module is pure: `now` is an argument, in seconds."""
+An answer or an exchange clears the failures. A call from the peer does not, because any key can call. The failures also
+expire: otherwise two halves of a network that was divided would avoid each other after it is repaired. The module is
+pure: `now` is an argument, in seconds."""
 
 from __future__ import annotations
 
@@ -11,20 +12,20 @@ from dataclasses import dataclass, field
 from peer.protocol.messages import PeerId
 
 FIRST_S, MOST_S = 60.0, 3600.0
-"""Seconds after the first failure, and most seconds after any."""
+"""Seconds after the first failure, and maximum seconds after any."""
 MAX_PEERS = 4096
 
 
 @dataclass(slots=True)
 class Answering:
-    """The peers that were in contact with this one, and those whose last call came to nothing."""
+    """The peers that had contact with this one, and those that did not answer our last call."""
 
     _contacts: OrderedDict[PeerId, None] = field(default_factory=OrderedDict)
     _silent: OrderedDict[PeerId, tuple[float, float]] = field(default_factory=OrderedDict)
-    """Until when each is asked last, and for how long that was."""
+    """For each peer, until when it is asked last, and the length of that time."""
 
     def called(self, peer: PeerId) -> None:
-        """Note a call of this peer."""
+        """Record that this peer called us."""
         if peer not in self._silent:
             self._contacts[peer] = None
             self._contacts.move_to_end(peer)
@@ -32,12 +33,12 @@ class Answering:
                 self._contacts.popitem(last=False)
 
     def answered(self, peer: PeerId) -> None:
-        """Note an answer of this peer, or an exchange with it."""
+        """Record that this peer answered us, or exchanged with us."""
         self._silent.pop(peer, None)
         self.called(peer)
 
     def failed(self, peer: PeerId, now: float) -> None:
-        """Note that a call to this peer was not answered."""
+        """Record that this peer did not answer a call."""
         self._contacts.pop(peer, None)
         until, before_s = self._silent.get(peer, (now, FIRST_S / 2))
         if now < until:
@@ -49,13 +50,13 @@ class Answering:
             self._silent.popitem(last=False)
 
     def asked_last(self, peer: PeerId, now: float) -> bool:
-        """Whether this peer is asked after all others now."""
+        """Return whether this peer is asked after all others now."""
         return self._silent.get(peer, (now, 0.0))[0] > now
 
     def contacts(self) -> int:
-        """Return how many peers there is reason to believe in."""
+        """Return the number of peers with recent contact."""
         return len(self._contacts)
 
     def forget(self) -> None:
-        """Forgive all after a sleep of this machine: their failures say nothing."""
+        """Clear all failures after a sleep of this machine, which may have caused them."""
         self._silent.clear()

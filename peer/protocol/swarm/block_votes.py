@@ -1,7 +1,7 @@
-"""Votes of peers, one for each address block.
+"""Votes of peers, one vote for each address block.
 
-Keys are free, addresses are not. So all peers of a block have one vote together, however many keys it holds. Where all
-of them are in one block, as on one machine or in one laboratory, each key has a vote. The module is pure."""
+A key costs nothing, an address does. So all peers of a block share one vote, whatever the number of keys. If all peers
+are in one block, as on one machine or in one laboratory, each key has a vote. The module is pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ T = TypeVar("T")
 
 
 class Weight(NamedTuple):
-    """What the votes of some peers weigh against those of others: the first difference decides."""
+    """The votes of some peers, compared in order: the first field that differs decides."""
 
     proven: int
     """Votes of peers that are proven to us."""
     blocks: int
-    """Votes of all."""
+    """Votes of all these peers."""
     keys: int
 
 
 class BlockVotes:
-    """The votes of some peers. `blocks` names the address block of each (`peer.protocol.endpoints.block_of`), and
-    `proven` has those that are proven to us."""
+    """Counts votes. `blocks` has the address block of each voter (`peer.protocol.endpoints.block_of`), and `proven`
+    those that are proven to us."""
 
     def __init__(self, blocks: Mapping[PeerId, str], proven: Container[PeerId] = frozenset()) -> None:
         by_key = len(set(blocks.values())) < 2
@@ -35,22 +35,22 @@ class BlockVotes:
 
     @property
     def networks(self) -> int:
-        """How many votes there are in all."""
+        """Total number of votes."""
         return len(set(self._voters.values()))
 
     def weigh(self, peers: Iterable[PeerId]) -> Weight:
-        """Return what these of the voters weigh."""
+        """Return the weight of these voters."""
         some = list(peers)
         return Weight(self.count(peer for peer in some if peer in self._proven), self.count(some), len(set(some)))
 
     def count(self, peers: Iterable[PeerId]) -> int:
-        """Return how many votes these of the voters have."""
+        """Return the number of votes of these voters."""
         return len({self._voters[peer] for peer in peers})
 
 
 def in_turn(given: Sequence[T], block: Callable[[T], str]) -> list[T]:
-    """Return the same in another order: the first of each block, then the second of each, and so on. So no block
-    crowds out another where only the first few are taken."""
+    """Return the items in another order: first one of each block, then the second of each, and so on, so that no block
+    displaces another where only the first few are used."""
     places = Counter[str]()
     turns = list[tuple[int, int]]()
     for number, one in enumerate(given):

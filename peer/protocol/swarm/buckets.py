@@ -1,13 +1,13 @@
-"""Buckets for the records of a large run, so that a look costs the same in a swarm of any size.
+"""Buckets for the records of a large run, so that reading the directory costs the same in a swarm of any size.
 
 A bucket is named by the leading bits that the hashed ids of its members share. Its depth is the number of these bits.
-There is no list of buckets: each peer finds its own depth from the records it reads. A bucket with more than `split`
-live records splits. Its members each move one deeper on their own, for all of them see the same records. Two halves
-with at most half of `split` between them merge. A peer announces under its own bucket and under the one above. So the
-members of one bucket see all of each other while some have moved and others have not.
+There is no list of buckets: each peer determines its own depth from the records that it reads. A bucket with more than
+`split` live records splits: its members each move one level deeper on their own, because all of them see the same
+records. Two halves with at most half of `split` together merge. A peer announces itself in its own bucket and in the
+one above, so that the members of one bucket see each other while some have moved and others have not.
 
-In a round a peer reads its own bucket and the one across. Its name is the own one xor a number drawn for the round, a
-prefix of the same bits at every depth. So the peers of two buckets see all of each other, and in time every peer meets
+In each round a peer reads its own bucket and one other, whose name is its own xor a number drawn for the round (a
+prefix of the same bits at every depth). So the peers of two buckets all see each other, and over time every peer meets
 every other."""
 
 from __future__ import annotations
@@ -19,69 +19,71 @@ from functools import lru_cache
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId
 
 MAX_DEPTH = 10
-"""With 64 in a bucket: 65,000 peers. Beyond that buckets grow."""
+"""Maximum depth. With 64 records in a bucket, this suffices for 65,000 peers. Beyond that buckets grow."""
 SPLIT = 64
 """Live records above which a bucket splits."""
 FIT_EVERY = 4
-"""Looks after which a small bucket checks whether it could merge: that takes two reads more."""
+"""Number of reads after which a small bucket checks whether it could merge, which takes two more reads."""
 
 Found = Mapping[str, Collection[PeerId]]
-"""The live peers in each bucket that was read, each peer once."""
+"""The live peers in each bucket that was read."""
 
 
 @lru_cache(maxsize=8192)
 def address(peer: PeerId) -> str:
-    """Return the bits by which a peer is placed, `MAX_DEPTH` characters 0 and 1. The name of its bucket is a prefix."""
+    """Return the `MAX_DEPTH` bits of a peer as characters 0 and 1. The name of its bucket is a prefix of these."""
     return _bits(peer)
 
 
 @lru_cache(maxsize=64)
 def turn(round_: int) -> str:
-    """Return the bits of a round: they pair the buckets."""
+    """Return the bits of a round, which pair the buckets."""
     return _bits(f"turn {round_}")
 
 
 @lru_cache(maxsize=1024)
 def across(bits: str, round_: int) -> str:
-    """Return the bucket that the members of this one meet in this round. It may be the same."""
+    """Return the bucket whose members this bucket meets in this round. It may be the same."""
     return "".join("01"[own != drawn] for own, drawn in zip(bits, turn(round_), strict=False))
 
 
 def places_of(peer: PeerId) -> list[str]:
-    """Return all buckets that a peer can be in: a node of the directory admits its record there."""
+    """Return all buckets that a peer can be in. A node of the directory accepts its record in these only."""
     bits = address(peer)
     return [bits[:depth] for depth in range(MAX_DEPTH + 1)]
 
 
 class DirectoryBuckets:
-    """One peer's place in the buckets. The caller reads `reads` and then `more`, passes the result to `saw`, and
-    announces under `places`."""
+    """The place of one peer in the buckets. The caller reads the buckets of `reads`, then those of `more`, passes the
+    result to `saw`, and announces in `places`."""
 
     def __init__(self, me: PeerId, split: int = SPLIT) -> None:
         assert split >= 2, split
         self._me, self._address, self._split = me, address(me), split
         self._few = max(1, split // 8)
-        """A bucket of fewer may hold strays only."""
+        """A bucket with fewer other peers may contain only peers that are in the wrong bucket."""
         self._thin, self._searching = False, True
         self._looks = 0
         self._left: dict[str, float] = {}
-        """Buckets that this peer has left: until when somebody may look for it there."""
+        """Buckets that this peer has left, and until when others may still look for it there."""
         self._everybody = False
         self.depth = 0
         self.own = ""
-        """Our bucket: `depth` bits of our address."""
+        """Our bucket: the first `depth` bits of our address."""
 
     def read_everybody(self) -> None:
-        """Use one bucket that never splits, as groups need it: they are small and each member sees all others."""
+        """Use a single bucket that never splits. Groups need that: they are small, and each member has to see all
+        others."""
         self._everybody = True
 
     def places(self, now: float) -> list[str]:
-        """Return where to announce: the own bucket, the one above, and for one lifetime of a record those just left."""
+        """Return the buckets to announce in: our own, the one above, and for one lifetime of a record those that we
+        have left."""
         self._left = {bits: until for bits, until in self._left.items() if until > now}
         return list(dict.fromkeys([self.own, self.own[:-1], *self._left]))
 
     def reads(self, round_: int) -> list[str]:
-        """Return the buckets to read: two, sometimes four. A peer that has found nobody yet reads along its full
+        """Return the buckets to read: two, sometimes four. A peer that has found no other yet reads all prefixes of its
         address."""
         self._looks += 1
         if self._everybody:
@@ -95,15 +97,15 @@ class DirectoryBuckets:
         return wanted
 
     def more(self, round_: int, found: Found) -> list[str]:
-        """Return the buckets to read after those: the ones across may be one less deep than ours."""
+        """Return the buckets to read after those: the other bucket of the round may be one level higher than ours."""
         other = across(self.own, round_)
         if self._searching or not other or self._others(found.get(other, ())) >= self._few:
             return []
         return [] if other[:-1] in found else [other[:-1]]
 
     def saw(self, found: Found, now: float) -> bool:
-        """Learn from a complete look, and move to the bucket where this peer belongs. Return whether it moved: it has
-        to announce then. `now`: as in `places`."""
+        """Process a complete read and move to the bucket where this peer belongs. Return whether it moved, and has to
+        announce itself again. `now`: as in `places`."""
         if self._everybody:
             depth = 0
         elif self._searching:
@@ -123,15 +125,16 @@ class DirectoryBuckets:
         return len(peers) - (self._me in peers)
 
     def _found_at(self, found: Found) -> int:
-        """Return the depth of the deepest bucket on our way that holds more than a few strays."""
+        """Return the depth of the deepest bucket on our address with at least `_few` other peers."""
         levels = [len(bits) for bits, peers in found.items() if self._others(peers) >= self._few]
         return max(levels, default=0)
 
     def _fitting(self, found: Found) -> int:
+        """Return the depth at which this peer belongs: one deeper, one higher, or the same."""
         own = found[self.own]
         if self._others(own) + 1 > self._split and self.depth < MAX_DEPTH:
             return self.depth + 1
-        if not self.depth or len(found) < 3:  # whether to go back was not looked for
+        if not self.depth or len(found) < 3:  # this read did not include the buckets needed to decide on a merge
             return self.depth
         beside, above = found.get(_beside(self.own)), found.get(self.own[:-1])
         if beside is None or above is None or 2 * len(above) > self._split:

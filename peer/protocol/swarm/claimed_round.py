@@ -1,5 +1,6 @@
-"""The round that the swarm is in, from the rounds that others name. Anybody may name any round, so a single word moves
-nothing: the lower median counts, of proven peers where there are enough, and never more than time allows."""
+"""Estimate of the swarm's round from the rounds that peers claim. Anybody may claim any round, so a single claim
+changes nothing: the lower median counts, of proven peers if there are enough, and at most the round that is possible by
+time."""
 
 from __future__ import annotations
 
@@ -12,16 +13,16 @@ from peer.protocol.round_lengths import round_of
 from peer.protocol.schedule import RoundClock, lower_median
 
 SHORTEST_STEP_S = 1e-3
-"""No machine takes an inner step in less: forward pass, backward pass and the optimizer's step."""
+"""No machine takes an inner step (forward pass, backward pass, optimizer) in less time."""
 AHEAD = 1
-"""Rounds that somebody may be ahead of the round clock, for clocks differ."""
+"""Rounds by which a peer may be ahead of the round clock, because clocks differ."""
 
 
 def furthest_round(clock: RoundClock, now: float) -> int | None:
-    """Return the furthest round that anybody can be in at `now`, run time. None: nobody said when the run began.
+    """Return the furthest round in which any peer can be at `now` (run time). None: the start of the run is not known.
 
-    In seconds it is the round after the one that is under way. In inner steps it is what the fastest machine would
-    have reached since the start."""
+    With a clock in seconds, it is the round after the present one; in inner steps, what the fastest machine would have
+    reached since the start."""
     if not clock.start:
         return None
     slot_s = clock.round_length * (1.0 if clock.kind == "seconds" else SHORTEST_STEP_S)
@@ -35,10 +36,10 @@ def claimed_round(
     own: int | None = None,
     most: int | None = None,
 ) -> int | None:
-    """Return the lower median of the rounds that peers name and of our `own`; None when there is none.
+    """Return the lower median of the claimed rounds and of our `own`; None: there are none.
 
-    It is at most `most`. Only `proven` peers count beside us once `LEAST` of them are among these: fewer would let one
-    peer decide."""
+    The result is at most `most`. Once `LEAST` of the `proven` peers are among these, only those count beside us. Fewer
+    could let one peer decide."""
     trusted = [rounds[peer] for peer in proven if peer in rounds]
     counted = trusted if len(trusted) >= LEAST else list(rounds.values())
     median = lower_median(counted if own is None else [*counted, own])

@@ -1,16 +1,19 @@
-"""The failure detector, after SWIM (Das, Gupta, Motivala 2002): suspicion first, and out only after other peers confirm
-it. It is pure: the caller reports contacts and failures, and reads whom to ask and who is out.
+"""The failure detector, following SWIM (Das, Gupta, Motivala 2002): a peer is first suspected, and out only after other
+peers confirm it. The module is pure: the caller reports contacts and failures, and reads which checks to make and which
+peers are out.
 
-A peer that does not answer is **suspected**, and stays a candidate. Other peers are asked whether they reach it:
+A peer that does not answer is **suspected**, and remains a candidate. Other peers (witnesses) are asked whether they
+reach it:
 
-* One of them does, or had contact with it within `HEARD_S`. Then the peer lives, and our link to it is the trouble.
-* A later record of it appears. Then the peer lives.
-* `WITNESSES` of them do not (or all that there are), and for `confirm_s` no record of it came while records of others
-  did. Then it is **out**: no candidate, until it makes contact again.
+* If one of them does, or had contact with it within `HEARD_S`, the peer is alive, and our link to it is the problem.
+* If a later record of it appears, it is alive.
+* If `WITNESSES` of them do not (or all that there are), and for `confirm_s` no record of it appeared while records of
+  others did, it is **out**: no candidate, until it makes contact again.
 
-So no peer is out for a bad link of our own: the witnesses answered us. None is out for a directory that stands still.
-None is out for a link so full that calls over it time out while its records and other exchanges arrive. A peer that
-announces itself every third of a record's life is never out while any live peer exchanges with it (`confirm_after`)."""
+So a peer is not out because of a bad link of ours, since the witnesses answered us; nor because the directory is not
+updated; nor because of a link so full that calls over it time out, while its records and other exchanges arrive. A peer
+that announces itself every third of a record's lifetime is never out while any live peer exchanges with it
+(`confirm_after`)."""
 
 from __future__ import annotations
 
@@ -25,26 +28,26 @@ from typing import Protocol
 from peer.protocol.messages import PeerId
 
 WITNESSES = 3
-"""Peers that must not reach a suspect before it is out."""
+"""Number of witnesses that must fail to reach a suspect before it is out."""
 CHECK_EVERY_S = 2.0
-"""Least seconds between two questions about one suspect."""
+"""Minimum seconds between two checks of one suspect."""
 RECHECK_S = 30.0
-"""Least seconds between two questions about a peer that is out."""
+"""Minimum seconds between two checks of a peer that is out."""
 HEARD_S = 20.0
-"""A witness that had contact with a peer within so many seconds vouches for it without calling it."""
+"""A witness that had contact with a peer within this many seconds vouches for it without calling it."""
 FRESH_S = 3.0
-"""A call that fails within so many seconds of a contact says nothing: the call was lost, not the peer."""
+"""A call that fails within this many seconds after a contact is ignored: the call was lost, not the peer."""
 VOUCHED_S = 30.0
-"""A peer that a witness reaches is not suspected again for so many seconds."""
+"""Seconds for which a peer that a witness reaches is not suspected again."""
 DOUBT_S = 60.0
-"""While a peer is suspected, and not out, this peer looks at the directory at least so often."""
+"""While any peer is suspected but not out, the directory is read at least every this many seconds."""
 MAX_CASES = 256
 NOBODY: frozenset[PeerId] = frozenset()
 MAX_HEARD = 4096
 
 
 class Dated(Protocol):
-    """The part of a record that counts here."""
+    """The part of a record that the failure detector uses."""
 
     @property
     def issued_at(self) -> float: ...
@@ -54,12 +57,14 @@ _issued_at: Callable[[Dated], float] = attrgetter("issued_at")
 
 
 class LivenessChange(enum.StrEnum):
+    """Changes of a peer's liveness."""
+
     SUSPECTED = "suspected"
     OUT = "out"
     BACK = "back"
-    """It was suspected or out, and made contact again."""
+    """The peer was suspected or out, and made contact again."""
     VOUCHED = "vouched"
-    """It was suspected, and others reach it: our own link to it is the trouble."""
+    """The peer was suspected, and others reach it: our own link to it is the problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +74,14 @@ class Changed:
     peer: PeerId
     change: LivenessChange
     reason: str
-    """The reason as a sentence."""
+    """The reason, as a sentence."""
     seconds: float
-    """Seconds from the first suspicion."""
+    """Seconds since the peer was first suspected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Ask `by` whether it reaches `about`."""
+    """A request to make: ask witness `by` whether it reaches `about`."""
 
     by: PeerId
     about: PeerId
@@ -90,9 +95,9 @@ class Case:
     why: str
     out: bool = False
     asked: dict[PeerId, float] = field(default_factory=dict)
-    """The witnesses that were asked, and when."""
+    """Witnesses that were asked, and when."""
     denied: dict[PeerId, str] = field(default_factory=dict)
-    """The witnesses that do not reach it either, and why."""
+    """Witnesses that do not reach it either, and why."""
 
     def confirm(self) -> None:
         """Mark the peer as out."""
@@ -103,15 +108,16 @@ class Case:
 
 
 def confirm_after(lifetime_s: float, look_every_s: float) -> float:
-    """Return the seconds without a record after which a live peer would have been seen. A live peer announces itself at
-    a third of a record's life. This peer looks at 1.2 times `look_every_s` at most, and the directory takes its
-    time."""
+    """Return the seconds without a record after which a live peer would certainly have been seen.
+
+    A live peer announces itself every third of a record's lifetime, this peer reads the directory at least every 1.2
+    times `look_every_s`, and the directory itself takes some time."""
     return lifetime_s / 3 + 1.5 * look_every_s + 5.0
 
 
 class Membership:
-    """One peer's opinion of all other peers. All times are `now` of one clock, in seconds: the swarm's common clock, in
-    which `issued_at` of records counts too."""
+    """One peer's opinion about the liveness of all others. `now`: the swarm's common clock in seconds, which
+    `issued_at` of records uses too."""
 
     def __init__(self, confirm_s: float) -> None:
         self.confirm_s = confirm_s
@@ -123,7 +129,7 @@ class Membership:
     # -- what happened -----------------------------------------------------------------------------------------------
 
     def heard(self, peer: PeerId, now: float, what: str = "it answered") -> list[Changed]:
-        """Note that a peer called, answered, or exchanged with this one."""
+        """Record a call, an answer or an exchange of this peer."""
         self._heard[peer] = now
         self._heard.move_to_end(peer)
         while len(self._heard) > MAX_HEARD:
@@ -131,7 +137,7 @@ class Membership:
         return self._close(peer, LivenessChange.BACK, what, now)
 
     def failed(self, peer: PeerId, now: float, why: str) -> list[Changed]:
-        """Note that a peer did not answer a call."""
+        """Record that this peer did not answer a call."""
         if peer in self._cases or now - self._vouched.get(peer, float("-inf")) < VOUCHED_S:
             return []
         if now - self._heard.get(peer, float("-inf")) < FRESH_S:
@@ -142,11 +148,11 @@ class Membership:
         return [Changed(peer, LivenessChange.SUSPECTED, why, 0.0)]
 
     def seen(self, records: Mapping[PeerId, Dated], now: float) -> list[Changed]:
-        """Note the records that a look at the directory found. Suspects without a record are forgotten: their records
-        have expired."""
+        """Process the records of a read of the directory. Suspects without a record are removed: their records have
+        expired."""
         self._vouched = {peer: at for peer, at in self._vouched.items() if now - at < VOUCHED_S}
         if not self._cases:
-            return []  # nor does a record of today say anything about those to come
+            return []  # `_latest_record` matters only for open cases: older records confirm no later case
         latest = max(map(_issued_at, records.values()), default=float("-inf"))
         self._latest_record = max(self._latest_record, min(latest, now))
         changed = []
@@ -158,7 +164,7 @@ class Membership:
         return changed
 
     def on_witness_answer(self, by: PeerId, about: PeerId, reaches: bool, reason: str, now: float) -> list[Changed]:
-        """Take a witness's answer."""
+        """Process a witness's answer."""
         case = self._cases.get(about)
         if case is None:
             return []
@@ -172,7 +178,7 @@ class Membership:
     # -- what to do --------------------------------------------------------------------------------------------------
 
     def checks(self, able: Collection[PeerId], now: float, rng: random.Random) -> tuple[list[Check], list[Changed]]:
-        """Return whom to ask about whom now, and the peers that are out from now on. `able`: live peers that can be
+        """Return the checks to make now, and the peers that are out from now on. `able`: live peers that can be
         called."""
         checks, changed = [], []
         for peer, case in self._cases.items():
@@ -194,7 +200,7 @@ class Membership:
     # -- what is believed --------------------------------------------------------------------------------------------
 
     def out(self, peer: PeerId) -> bool:
-        """Whether the peer is no candidate."""
+        """Return whether the peer is out."""
         case = self._cases.get(peer)
         return case is not None and case.out
 
@@ -203,13 +209,13 @@ class Membership:
         return frozenset(peer for peer, case in self._cases.items() if case.out) if self._cases else NOBODY
 
     def contact_age_s(self, peer: PeerId, now: float) -> float | None:
-        """Return the seconds after its last call, answer or exchange. None: never, or long ago."""
+        """Return the seconds since the last call, answer or exchange of this peer. None: never, or long ago."""
         at = self._heard.get(peer)
         return None if at is None else max(0.0, now - at)
 
     def isolated_s(self, now: float) -> float | None:
-        """Return the seconds for which several peers do not answer and no peer made contact. Our own connection is down
-        then, most likely. None: it is not."""
+        """Return for how many seconds several peers have not answered and no peer made contact. Then our own connection
+        is most likely down. None: it is not."""
         if len(self._cases) < 2:
             return None
         first = min(case.since for case in self._cases.values())
@@ -217,19 +223,19 @@ class Membership:
         return now - first if last < first else None
 
     def suspects(self) -> bool:
-        """Whether any peer is suspected or out."""
+        """Return whether any peer is suspected or out."""
         return bool(self._cases)
 
     def doubts(self) -> bool:
-        """Whether any peer is suspected, and not out."""
+        """Return whether any peer is suspected and not out."""
         return any(not case.out for case in self._cases.values())
 
     def cases(self) -> dict[PeerId, Case]:
-        """Return the suspected and the out peers, the longest first. Not to be changed."""
+        """Return the suspected peers and those that are out, longest first. The cases must not be modified."""
         return dict(sorted(self._cases.items(), key=lambda item: item[1].since))
 
     def forget(self) -> None:
-        """Forget all cases after a sleep of this machine: their failures say nothing."""
+        """Remove all cases after a sleep of this machine, which may have caused the failures."""
         self._cases.clear()
         self._vouched.clear()
 

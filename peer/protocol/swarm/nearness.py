@@ -1,9 +1,10 @@
-"""Which addresses of a record this peer may dial, by whether they are private and whether the two are neighbours.
+"""Which addresses in a record this peer may dial, depending on whether they are private and whether both peers are
+neighbours.
 
-A private address means another machine in each network. A stranger who names one would have this peer knock at its own
-router or printer. So private addresses count among neighbours alone. A record proves no address: the same public
-address in two records is a claim, and `peer.protocol.policy.dial_budget` bounds what a false claim costs. The module is
-pure."""
+A private address means another machine in each network. A stranger who names one could make this peer connect to its
+own router or printer. So private addresses are dialled among neighbours only. Records do not prove addresses: that two
+records have the same public address is only a claim, and `peer.protocol.policy.dial_budget` limits what a false claim
+costs. The module is pure."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from peer.protocol.messages import PeerId
 LAN_PREFIX_6 = 64
 """Length of the IPv6 prefix that the machines of one network share."""
 LOCAL_NAMES = ("local", "lan", "internal", "localdomain", "localhost", "home.arpa")
-"""Ends of names that mean something in one network only. Names without a dot do, too."""
+"""Suffixes of names that are valid in one network only. Names without a dot are too."""
 LONGEST_ADDRESS = 45
-"""Characters of an IP address, at most."""
+"""Maximum characters of an IP address."""
 MAX_WORDS, LEAST_WORDS = 8, 2
-"""Peers whose last words about our address count, and those that have to agree."""
+"""Number of peers whose latest report of our address counts, and how many have to agree."""
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _PRIVATE = [
     ipaddress.ip_network(text)
@@ -43,7 +44,7 @@ _PRIVATE = [
 
 
 def is_private(host: str) -> bool:
-    """Whether this address or name may mean another machine elsewhere."""
+    """Return whether this address or name may belong to another machine in another network."""
     address = address_of(host)
     if address is None:
         name = host.lower().rstrip(".")
@@ -52,13 +53,13 @@ def is_private(host: str) -> bool:
 
 
 def address_of(host: str) -> _Address | None:
-    """Return the IP address that a host is, without brackets and zone. An IPv4 address in IPv6 is returned as IPv4.
-    None: it is a name."""
+    """Return the IP address that a host is, without brackets and zone. An IPv4 address mapped to IPv6 is returned as
+    IPv4. None: it is a name."""
     text = host.strip("[]").partition("%")[0]
     return _parsed(text) if len(text) <= LONGEST_ADDRESS else None
 
 
-@functools.lru_cache(1024)  # records name the same hosts again and again
+@functools.lru_cache(1024)  # the same hosts occur in many records
 def _parsed(text: str) -> _Address | None:
     try:
         address = ipaddress.ip_address(text)
@@ -69,37 +70,37 @@ def _parsed(text: str) -> _Address | None:
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """The places where a peer is, as far as it knows."""
+    """The networks in which a peer is, as far as it knows."""
 
     hosts: frozenset[str] = frozenset()
-    """The hosts of its own endpoints, and those that others see it call from."""
+    """Hosts of its own endpoints, and hosts from which others see it call."""
     private_run: bool = False
-    """Whether the run lies in a private network: the ticket names private addresses alone."""
+    """Whether the run is in a private network: the ticket has private addresses only."""
 
     @classmethod
     def of(cls, endpoints: Iterable[str], seen: Iterable[str] = (), ticket: Iterable[str] = ()) -> Whereabouts:
-        """`endpoints`: our own. `seen`: hosts that others see us call from. `ticket`: the hosts that our ticket names,
-        or those that we announce if we are the ticket's node."""
+        """Return the whereabouts. `endpoints`: our own. `seen`: hosts from which others see us call. `ticket`: hosts in
+        our ticket; for the ticket's own node, the hosts that it announces."""
         named = list(ticket)
         return cls(frozenset([*map(host_of, endpoints), *seen]), bool(named) and all(map(is_private, named)))
 
     @property
     def public(self) -> frozenset[str]:
-        """The public networks that this peer is in, in a form that compares."""
+        """The public networks of this peer, in a form that can be compared."""
         return frozenset(filter(None, map(_public_network, self.hosts)))
 
     def neighbours(self, endpoints: Iterable[str]) -> bool:
-        """Whether a peer with these endpoints claims to be behind the same public address, or in the same IPv6
+        """Return whether a peer with these endpoints claims to have the same public address, or to be in the same IPv6
         network."""
         ours = self.public
         return any(_public_network(host_of(endpoint)) in ours for endpoint in endpoints)
 
 
 def dialable(endpoints: Iterable[str], here: Whereabouts) -> tuple[str, ...]:
-    """Return those endpoints of a record that a peer which is `here` may dial, in the same order.
+    """Return the endpoints of a record that a peer at `here` may dial, in the same order.
 
-    Public ones always. Private ones in a run of a private network, and those of a neighbour. A peer that knows no
-    public address of its own takes those for neighbours that name an address of its own private range."""
+    Public ones always; private ones in a run of a private network, and those of a neighbour. If `here` has no public
+    address, a peer is a neighbour if it names an address of the same private range."""
     named = list(endpoints)
     if here.private_run or here.neighbours(named):
         return tuple(named)
@@ -107,8 +108,8 @@ def dialable(endpoints: Iterable[str], here: Whereabouts) -> tuple[str, ...]:
 
 
 def shown(endpoints: Iterable[str], here: Whereabouts) -> tuple[str, ...]:
-    """Return those of our own endpoints that a public record may name. The addresses inside a home are nobody's
-    business outside it. A run of a private network has no others, and nobody outside."""
+    """Return those of our endpoints that a public record may contain. Addresses inside a home are not published. In a
+    run of a private network there are no others, and they are published."""
     return tuple(endpoint for endpoint in endpoints if here.private_run or not is_private(host_of(endpoint)))
 
 
@@ -123,10 +124,10 @@ def _may_dial(host: str, here: Whereabouts) -> bool:
 
 
 def seen_hosts(words: Mapping[PeerId, str], trusted: Container[PeerId] = frozenset()) -> tuple[str, ...]:
-    """Return the public hosts that others see us call from: of each family the one that most name.
+    """Return the public hosts from which others see us call: for each IP version the one with most reports.
 
-    `words`: the latest word of each peer. `trusted`: those whose word counts alone; where one of them spoke, only they
-    count. Of others `LEAST_WORDS` have to agree, so that no single one writes an address into our record."""
+    `words`: the latest report of each peer. `trusted`: peers whose report suffices; they outweigh all others. Of the
+    others `LEAST_WORDS` have to agree, so that no single peer can put an address into our record."""
     families: dict[int, Counter[str]] = {}
     for peer, host in words.items():
         address = address_of(host)

@@ -1,7 +1,7 @@
-"""The lease of a port at the router: whether to ask for one, when to renew it, when to ask again, and what is told.
+"""The lease of a port at the router: whether to request one, when to renew or retry, and what to report.
 
-A router's word is a claim, and other peers decide: the port is announced once one of them got through. The address that
-a router gives as its own is told and never announced. The module is pure: times in seconds of one clock."""
+What a router answers is not trusted: the port is announced once another peer got through it. The address that a router
+gives as its own is reported to people and never announced. The module is pure: times in seconds of any one clock."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from peer.protocol.endpoints import host_of, join_host, port_of, version_of
 from peer.protocol.swarm.nearness import address_of, is_private
 
 OTHER_PORTS = 3
-"""Ports that are asked for beside the own one, where a router gives that to another machine."""
+"""Further ports to request if the router has given our own port to another machine."""
 FIRST_PORT, LAST_PORT = 20000, 60999
-"""They are drawn from here: routers forbid low ports, and give their own connections the highest."""
+"""Range of these ports: routers forbid low ports, and use the highest ones for their own connections."""
 _CGNAT = ipaddress.ip_network("100.64.0.0/10")
 """Addresses between a provider's router and its customers (RFC 6598)."""
 
 
 class RouterRequest(Enum):
-    """An next_request to the router."""
+    """A request to the router."""
 
     OPEN = "open"
     CLOSE = "close"
@@ -34,40 +34,41 @@ class LeaseTerms:
     """Times of the lease, in seconds."""
 
     lease_s: float = 3600.0
-    """Asked for: the recommendation of UPnP Forum, WANIPConnection:2, section 2.3.18."""
+    """Requested duration, as recommended by UPnP Forum, WANIPConnection:2, section 2.3.18."""
     least_renewal_s: float = 60.0
-    """A router that gives shorter leases is not asked more often."""
+    """Minimum time until a renewal, also if the router gives shorter leases."""
     unknown_s: float = 30.0
-    """So long others may take to find out whether the port is open without the router."""
+    """How long others may take to find out whether this peer can be dialled without the router."""
     retry_s: float = 60.0
-    """Before the first try again. It doubles with each that fails."""
+    """Time before the first retry. It doubles with each failure."""
     most_retry_s: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortMapping:
-    """A port that a router says to have opened."""
+    """A port that a router claims to have opened."""
 
     port: int
-    """The router's."""
+    """Port at the router."""
     router: str
-    """Its address in our network."""
+    """Address of the router in our network."""
     address: str = ""
-    """The IPv4 address that it gives as its own on the internet. Empty: it gives none."""
+    """IPv4 address that the router gives as its own on the internet. Empty: it gives none."""
     lease_s: float = 0.0
-    """0: until it is told to close the port."""
+    """Duration of the lease. 0: until the port is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouterRefusal:
-    """A router that opened nothing, or none at all. `why`: for a person, made harmless."""
+    """The router opened no port, or there is no router. `why`: for people to read, without control characters."""
 
     why: str
     address: str | None = None
-    """As of a `PortMapping`. None: no router was found."""
+    """See `PortMapping.address`. None: no router was found."""
 
     def explain(self, seen: str) -> str:
-        """Return the reason, and what the router's own address tells."""
+        """Return the reason, with what the router's own address says about a second router. `seen`: our address as
+        others see it."""
         if self.address is None:
             return self.why
         if self.address == "":
@@ -77,29 +78,28 @@ class RouterRefusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The things that a peer knows about its place in the network."""
+    """What a peer knows about its place in the network."""
 
     skip_reason: str = ""
     """Why no router may be asked. Empty: it may."""
     online: bool = True
-    """Whether this machine has a way to the internet over IPv4. Where it lost it, what is held is kept."""
+    """Whether this machine has a route to the internet over IPv4. While it has none, a held lease is kept."""
     reachable: bool | None = None
-    """Whether others of the internet can dial this peer over IPv4. None: nobody knows yet."""
+    """Whether others on the internet can dial this peer over IPv4. None: not known yet."""
     reached: Sequence[str] = ()
-    """The endpoints at which others reached it."""
+    """Endpoints at which others reached it."""
     denied: frozenset[str] = frozenset()
-    """The endpoints that others tried in vain."""
+    """Endpoints that others dialled without success."""
     seen: str = ""
-    """The IPv4 address that others see it call from. Empty: not known yet."""
+    """IPv4 address from which others see it call. Empty: not known yet."""
     owns: Callable[[str], bool] = field(default=lambda host: False)
-    """Whether an address is one of this machine's own interfaces."""
+    """Whether an address belongs to an interface of this machine."""
 
 
 def no_mapping_reason(hosts: Sequence[str], source: str, *, private_run: bool) -> str:
-    """Return why a peer needs no port of a router, or may not ask for one. Empty: it may.
+    """Return why a peer needs no port at a router, or may not request one. Empty: it may.
 
-    `hosts`: where it listens. `source`: the address of this machine that calls into the internet leave from; empty:
-    none is known."""
+    `hosts`: where it listens. `source`: address of this machine for calls into the internet; empty: not known."""
     listening = [address for address in map(address_of, hosts) if address is not None]
     if private_run:
         return "the run lies in a private network"
@@ -113,14 +113,15 @@ def no_mapping_reason(hosts: Sequence[str], source: str, *, private_run: bool) -
 
 
 class PortLease:
-    """The lease of one port. Call `next_request`, report how that ended, and let the lease `notice` what others find.
+    """The lease of one port. The caller makes the request that `next_request` returns, reports how it ended (`opened`,
+    `refused` or `closed`), and reports what others found (`notice`).
 
-    Each of these returns what a person is to be told now; empty: nothing new."""
+    Each of these reports returns a sentence to show to people; empty: nothing new."""
 
     def __init__(
         self, own_port: int, rng: random.Random, now: float, left_over: int = 0, terms: LeaseTerms | None = None
     ) -> None:
-        """`left_over`: the port that an earlier life of this peer held and did not give back; 0: none."""
+        """`left_over`: port that an earlier process of this peer opened and did not close; 0: none."""
         self.terms = terms or LeaseTerms()
         self._own_port = own_port
         self._others = tuple(rng.sample(range(FIRST_PORT, LAST_PORT + 1), OTHER_PORTS))
@@ -130,13 +131,13 @@ class PortLease:
         self._expires_at: float | None = None
         self._worked = self._doubted = False
         self._failing = ""
-        """Why the last try failed."""
+        """Why the last request failed. Empty: it did not."""
         self.held: PortMapping | None = None
 
     # -- what is to be done ------------------------------------------------------------------------------------------
 
     def next_request(self, here: Surroundings, now: float) -> RouterRequest | None:
-        """Return what the router is to be asked for now."""
+        """Return the request to make to the router now. None: none."""
         if not here.online:
             return None
         if here.skip_reason:
@@ -148,22 +149,22 @@ class PortLease:
         return RouterRequest.OPEN
 
     def ports(self) -> tuple[int, ...]:
-        """Return the ports to ask for, the best first. The own port is best: others may guess it."""
+        """Return the ports to request, best first. The own port is preferred because others may guess it."""
         held = self.held.port if self.held is not None else self._left_over
         return tuple(dict.fromkeys([*filter(None, [held]), self._own_port, *self._others]))
 
     def to_close(self) -> int:
-        """Return the port that the router may hold open for this peer; 0: none."""
+        """Return the port that the router may have open for this peer; 0: none."""
         return self.held.port if self.held is not None else self._left_over
 
     # -- how it went -------------------------------------------------------------------------------------------------
 
     def begun(self, now: float) -> None:
-        """The router is being asked. Until it answers it may have opened the first of the ports."""
+        """Report that a request has started. Until it ends, the router may have opened the first of `ports`."""
         self._asked_at, self._left_over = now, self.ports()[0]
 
     def opened(self, mapping: PortMapping, here: Surroundings, now: float) -> str:
-        """The router says that it opened a port, or renewed it."""
+        """Report that the router claims to have opened a port, or to have renewed it."""
         before, self.held = self.held, mapping
         again, self._failing = bool(self._failing), ""
         self._tries = self._left_over = 0
@@ -176,7 +177,7 @@ class PortLease:
         return f"{self._claim(mapping)}{self._warning(mapping, here)}"
 
     def refused(self, refusal: RouterRefusal, here: Surroundings, now: float) -> str:
-        """The router opened nothing. Nothing is told that was told before."""
+        """Report that the router opened no port. The same reason is returned only once."""
         why = refusal.explain(here.seen)
         self._tries += 1
         self._left_over = 0
@@ -187,15 +188,15 @@ class PortLease:
         return why if self.held is None else f"port {self.held.port} was not renewed: {why}"
 
     def closed(self, why: str, now: float) -> str:
-        """The port was given back, or the router did not take it: `why`, empty where it did."""
+        """Report that the port was closed, or that the router refused to close it: `why`, else empty."""
         held, self.held = self.held, None
         self._left_over, self._next_at = 0, now + self.terms.retry_s
-        if held is None:  # it was being asked for, or an earlier life's: nothing of it was told
+        if held is None:  # requested only, or of an earlier process: it was never reported as open
             return ""
         return f"port {held.port} was not given back: {why}" if why else f"the router closed port {held.port}"
 
     def notice(self, here: Surroundings, now: float) -> str:
-        """Take in what others found, and that time passed."""
+        """Report what others found, and that time has passed."""
         if self.held is None:
             return ""
         if self._expires_at is not None and now >= self._expires_at:
@@ -207,7 +208,7 @@ class PortLease:
         if not self._is_shut(here) or self._doubted:
             return ""
         self._doubted = True
-        if self._worked:  # the router may have started anew, without what it was told
+        if self._worked:  # the router may have restarted and lost the mapping
             self._worked = False
             self._next_at = min(self._next_at, max(now, self._asked_at + self.terms.retry_s))
             return f"nobody gets through port {self.held.port} any more: the router is asked again"
@@ -216,16 +217,16 @@ class PortLease:
     # -- what it comes to --------------------------------------------------------------------------------------------
 
     def endpoint(self, seen: str) -> str:
-        """Return where others may try the port: at the address that they see. Empty: nowhere."""
+        """Return the endpoint at which others may try the port, on our address as they see it. Empty: there is none."""
         return join_host(seen, self.held.port) if self.held is not None and seen else ""
 
     def carries(self, here: Surroundings) -> bool:
-        """Whether others reach this peer through the router's port, and nowhere else. Neighbours do not count."""
+        """Return whether others reach this peer through the router's port only. Neighbours do not count."""
         outside = [endpoint for endpoint in here.reached if not is_private(host_of(endpoint))]
         return bool(outside) and all(self._is_through(endpoint, here) for endpoint in outside)
 
     def why(self, here: Surroundings, now: float) -> str:
-        """Return the state as a sentence."""
+        """Return the state of the lease as a sentence."""
         if self.held is not None:
             failing = f"; it did not renew it: {self._failing}" if self._failing else ""
             if self.carries(here):
@@ -253,7 +254,7 @@ class PortLease:
         return here.reachable is None and now - self._began_at >= self.terms.unknown_s
 
     def _needless(self, here: Surroundings) -> bool:
-        """Whether others reach this peer over IPv4 at its own port, without the router's."""
+        """Return whether others reach this peer over IPv4 at its own port, without the router's mapping."""
         outside = [e for e in here.reached if version_of(e) == 4 and not is_private(host_of(e))]
         return any(not self._is_through(endpoint, here) for endpoint in outside)
 
@@ -281,7 +282,7 @@ def _place(mapping: PortMapping) -> tuple[int, str, str]:
 
 
 def _another_router(address: str, seen: str) -> str:
-    """Return what the router's own address tells against it; empty: nothing."""
+    """Return what the router's own address says about a second router in front of it; empty: nothing."""
     found = address_of(address)
     if found is None:
         return ""

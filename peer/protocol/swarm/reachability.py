@@ -1,9 +1,9 @@
-"""Reachability: whether others can dial this peer, and where. Other peers decide it by dialling back, as AutoNAT does
-in libp2p. No peer can see it for itself.
+"""Reachability: whether and where others can dial this peer. Other peers find out by dialling back, as in AutoNAT of
+libp2p, because no peer can test it itself.
 
-A prober may lie, and keys are free. So the networks of the probers decide, each with one voice, and one network alone
-never makes this peer "closed". The node of the operator is believed, and so is a call that came in from outside. An
-address counts only if this peer asked about it, or if networks enough name it. The module is pure."""
+A prober may lie, and keys are free. So each network of probers has one vote, and one network alone never decides that
+this peer is closed. The operator's node is believed, and so is a call that came in from outside. An address counts only
+if this peer asked about it, or if enough networks name it. The module is pure."""
 
 from __future__ import annotations
 
@@ -17,36 +17,38 @@ from peer.protocol.messages import MAX_ENDPOINTS, PeerId, Probed
 from peer.protocol.swarm.nearness import is_private
 
 MAX_VOICES = 3
-"""Most probers whose last answers count, for each version of IP."""
+"""Maximum probers whose latest answers count, for each IP version."""
 NETWORKS = 2
-"""Networks of which the word is enough."""
+"""Networks that have to agree."""
 WORD_LASTS_S = 2700.0
-"""A verdict older than this no longer counts."""
+"""Seconds after which an answer no longer counts."""
 SETTLED_EVERY_S = 600.0
-"""Seconds between questions while the majority is clear."""
+"""Seconds between probes while the result is clear."""
 UNSETTLED_EVERY_S = 15.0
 UNHEARD_EVERY_S = 2.0
-"""Seconds between questions while no peer has answered. Until then this peer says that it can be dialled, and a peer
-that believes it may lose a round."""
+"""Seconds between probes while no peer has answered. Until then this peer announces that it can be dialled, and a peer
+that relies on it may lose a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question that a prober was asked."""
+    """A probe that was requested."""
 
     prober: PeerId
     ours: tuple[str, ...]
-    """The endpoints that it was asked about."""
+    """Endpoints to dial."""
     at: float
-    """Seconds."""
+    """Time in seconds."""
     trusted: bool = False
-    """Whether the prober is the operator's node."""
+    """Whether the prober is a node of the operator."""
     only_network: bool = False
-    """Whether no peer of another network is in sight. Then nobody else can be asked."""
+    """Whether no peer of another network is visible, so that no other network can be asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Voice:
+    """The latest answer of one prober."""
+
     question: Question
     probed: Probed
 
@@ -60,25 +62,25 @@ class _Voice:
 
     @property
     def enough(self) -> bool:
-        """Whether this word counts without that of another network."""
+        """Whether this answer counts without that of another network."""
         return self.question.trusted or self.question.only_network
 
 
 @dataclass(slots=True)
 class Reachability:
-    """The answers of probers. Feed it `Probed`s, read `reachable`, `why` and `endpoints`. Times in seconds of one
-    clock."""
+    """The answers of probers, and the verdict that follows. The caller passes each answer to `heard`, and reads
+    `reachable`, `why` and `endpoints`. Times in seconds of any one clock."""
 
     _voices: dict[tuple[PeerId, int], _Voice] = field(default_factory=dict)
-    """By prober and version of IP: a dial over one says nothing of the other."""
+    """By prober and IP version, because a dial over one version says nothing about the other."""
     _asked_at: float | None = None
     _called_at: float | None = None
     _caller: str = ""
     _verdict: bool | None = None
-    """What the answers come to. `reachable` is read more often than answers arrive, so it is kept."""
+    """The verdict, computed when an answer arrives, because `reachable` is called more often."""
 
     def heard(self, question: Question, probed: Probed) -> None:
-        """Take the answer of a peer that tried to dial this one. A declined probe says nothing."""
+        """Process the answer of a peer that tried to dial this one. A declined probe is ignored."""
         if not probed.tried:
             return
         key = (question.prober, version_of(probed.asked_at))
@@ -93,7 +95,7 @@ class Reachability:
         self._judge(question.at)
 
     def called(self, hosts: Iterable[str], ours: Iterable[str], now: float) -> None:
-        """Take note who called. A call from outside our own networks proves that calls come in."""
+        """Process the hosts that called us. A call from outside our own networks proves that others can dial us."""
         own = set(map(block_of, ours))
         outside = [host for host in hosts if _is_global(host) and block_of_host(host) not in own]
         if outside:
@@ -101,11 +103,12 @@ class Reachability:
             self._judge(now)
 
     def reachable(self) -> bool | None:
-        """Whether others can dial this peer. None: nobody has tried yet, or too few networks say that they cannot."""
+        """Return whether others can dial this peer. None: nobody has tried yet, or too few networks say that they
+        cannot."""
         return self._verdict
 
     def reachable_over(self, version: int) -> bool | None:
-        """Whether others of the internet can dial this peer over this version of IP. None: not known, as for
+        """Return whether others on the internet can dial this peer over this IP version. None: not known, as for
         `reachable`. Neighbours behind the same router do not count."""
         if self._called_at is not None and version_of(join_host(self._caller, 1)) == version:
             return True
@@ -114,7 +117,7 @@ class Reachability:
         return reached if enough else any(voice.reached for voice in voices) or None
 
     def denied(self) -> frozenset[str]:
-        """Return our addresses that somebody tried, and nobody answered at."""
+        """Return our endpoints that others dialled and at which nobody got an answer."""
         voices = self._voices.values()
         tried = {
             endpoint
@@ -125,12 +128,12 @@ class Reachability:
         return frozenset(tried).difference(*(voice.probed.answered for voice in voices))
 
     def endpoints(self) -> tuple[str, ...]:
-        """Return the addresses at which this peer was reached, the latest first."""
+        """Return the endpoints at which this peer was reached, latest first."""
         found = [(e, voice) for voice in reversed(self._voices.values()) for e in voice.probed.answered]
         return tuple(dict.fromkeys(e for e, voice in found if self._believed(e, voice)))[:MAX_ENDPOINTS]
 
     def why(self) -> str:
-        """Return the reason as a sentence."""
+        """Return the reason for the verdict, as a sentence."""
         if self._called_at is not None:
             return f"a peer called this one from {self._caller}"
         if not self._voices:
@@ -146,48 +149,49 @@ class Reachability:
         return f"{of} ({voices[-1].probed.reason}): {likely}. This peer can still dial other peers"
 
     def has_verdict_of(self, peer: PeerId, version: int) -> bool:
-        """Whether its verdict over this version of IP is among those that count: others are asked first."""
+        """Return whether an answer of this peer over this IP version counts now. Other peers are asked first."""
         return (peer, version) in self._voices
 
     def has_verdict_of_network(self, network: str) -> bool:
-        """Whether the verdict of a peer of this network is among those that count."""
+        """Return whether an answer of a peer of this network counts now."""
         return any(voice.network == network for voice in self._voices.values())
 
     def due(self, now: float) -> bool:
-        """Whether it is time to ask (somebody else): soon until enough have spoken with one voice, seldom then."""
+        """Return whether to request another probe now: often until enough answers agree, then seldom."""
         if self._asked_at is None:
             return True
         every_s = SETTLED_EVERY_S if self.settled() else UNSETTLED_EVERY_S
         return now - self._asked_at >= (every_s if self._voices else UNHEARD_EVERY_S)
 
     def at_once(self) -> int:
-        """Return how many peers to ask. They are several while no peer has answered: an undialable address takes long
-        to fail."""
+        """Return how many peers to ask at the same time: several while none has answered, because an address that
+        cannot be dialled takes long to fail."""
         return 1 if self._voices else MAX_VOICES
 
     def settled(self) -> bool:
-        """Whether enough have spoken, with one voice."""
+        """Return whether there are enough answers, and all agree."""
         if self._verdict is None:
             return False
         agree = [len({voice.reached for voice in voices.values()}) == 1 for voices in self._by_version().values()]
         return bool(agree) and all(agree) and all(len(v) >= MAX_VOICES for v in self._by_version().values())
 
     def asked(self, now: float) -> None:
+        """Record that a probe was requested."""
         self._asked_at = now
 
     def forget(self) -> None:
-        """Forget the answers after a change of our own addresses."""
+        """Remove all answers after a change of our own addresses."""
         self._voices.clear()
         self._asked_at = self._called_at = self._verdict = None
 
     def grow(self) -> None:
-        """Forget what a further address of our own may change: that some did not reach us. The verdict stays until
-        others have tried."""
+        """Remove the answers that a further address of our own may change: those that did not reach us. The verdict
+        remains until others have tried."""
         self._voices = {key: voice for key, voice in self._voices.items() if voice.reached}
         self._asked_at = None
 
     def _judge(self, now: float) -> None:
-        """Come to a verdict. Where too few networks say "closed", the last one stays."""
+        """Compute the verdict. If too few networks say that they cannot dial us, the previous verdict remains."""
         if self._called_at is not None and now - self._called_at > WORD_LASTS_S:
             self._called_at = None
         found = [_count(list(voices.values())) for voices in self._by_version().values()]
@@ -205,7 +209,7 @@ class Reachability:
         return found
 
     def _believed(self, endpoint: str, voice: _Voice) -> bool:
-        """Whether this peer may be at an endpoint that a prober names."""
+        """Return whether an endpoint that a prober names may be ours."""
         if endpoint in voice.question.ours:
             return True
         if not version_of(endpoint):
@@ -216,7 +220,7 @@ class Reachability:
 
 
 def _count(voices: list[_Voice]) -> tuple[bool, bool]:
-    """Return what most networks say, and whether those are enough."""
+    """Return what most networks say (reached or not), and whether these are enough."""
     networks: dict[str, list[bool]] = defaultdict(list)
     for voice in voices:
         networks[voice.network].append(voice.reached)
@@ -228,7 +232,8 @@ def _count(voices: list[_Voice]) -> tuple[bool, bool]:
 
 
 def _least_needed(voices: dict[tuple[PeerId, int], _Voice]) -> tuple[PeerId, int]:
-    """Return the oldest voice of the network that has most; the operator's node stays as long as another may go."""
+    """Return the oldest answer from the network with most answers. That of the operator's node is kept if another can
+    be removed."""
     counts: dict[str, int] = defaultdict(int)
     for voice in voices.values():
         counts[voice.network] += 1

@@ -1,16 +1,16 @@
-"""Which relays a closed peer keeps reservations at.
+"""The choice of relays at which a closed peer has reservations.
 
-A closed peer can be called only as long as one of its relays works. So it keeps several, of different hosts, and if it
-can of different address blocks: what takes one down then leaves the others. One is a node of the operator if there is
-any, because its word on our address counts everywhere (`peer.protocol.swarm.relay_word`).
+A closed peer can be called only while one of its relays works. So it has several, on different hosts, and if possible
+in different address blocks, so that they do not fail together. One is a node of the operator if there is any, because
+its attestation of our address counts everywhere (`peer.protocol.swarm.relay_word`).
 
-A relay that failed or stalled is left and shunned for a while, longer each time. One that said `busy` is not asked for
-a while. Where no other relay is to be had, one that failed is asked again soon: most often our own line was down, or it
-has just restarted.
+A relay that failed or stalled is left and avoided for a while, longer each time. One that answered `busy` is not asked
+for a while. If there is no other relay, one that failed is asked again soon: most often our own line was down, or the
+relay has just restarted.
 
-A relay that works is kept. Only a much better one takes the place of the worst, and seldom: it is asked first, and the
-worst is left when there is one too many. Among equals lots decide, so that peers spread over the relays. The module is
-pure: `now` and `rng` are arguments, in seconds."""
+A relay that works is kept. Only a much better one replaces the worst, and seldom: the better one is asked first, and
+then the worst is left. Ties are broken at random, so that peers spread over the relays. The module is pure: `now` (in
+seconds) and `rng` are arguments."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from peer.protocol.endpoints import block_of, host_of
 from peer.protocol.messages import MAX_RELAYS, PeerId, RelayAddress
 
 SHUNNED_S = 300.0
-"""Seconds for which a relay is shunned after its first failure. Each further one within `FORGIVEN_S` doubles it."""
+"""Seconds for which a relay is avoided after its first failure. Each further one within `FORGIVEN_S` doubles it."""
 MOST_SHUNNED_S = 3600.0
 AGAIN_S = 15.0
-"""Seconds after which a relay that failed is asked again while there is no other."""
+"""Seconds after which a relay that failed is asked again if there is no other."""
 FORGIVEN_S = 7200.0
-"""Seconds without a failure after which the former ones are forgotten."""
+"""Seconds without a failure after which earlier failures are forgotten."""
 BUSY_S = 60.0
-"""Seconds for which a relay is not asked again that said `busy`."""
+"""Seconds for which a relay that answered `busy` is not asked again."""
 SETTLED_S = 600.0
-"""Seconds for which the youngest reservation has been held before a better relay is looked for."""
+"""Minimum age of the youngest reservation, in seconds, before a better relay is searched."""
 MUCH = 4.0
 """A relay that is faster by this factor is much better."""
 NOMINAL_BYTES = 2**18
-"""Relays are compared by the seconds that they take for so much."""
+"""Relays are compared by their time for this many bytes."""
 USUAL_TRIP_S = 0.1
-"""Seconds of a round trip that was not measured."""
+"""Assumed round trip in seconds if it was not measured."""
 LEAST_OFFERED = 64_000.0
-"""Bytes per second that every relay offers (the least value of `--relay`)."""
+"""Bytes per second that every relay offers (the minimum of `--relay`)."""
 MAX_REMEMBERED = 256
-"""Most relays of which failures are remembered."""
+"""Maximum relays whose failures are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayCandidate:
-    """A relay that may be asked, or that holds a reservation."""
+    """A relay that may be asked for a reservation, or that has given one."""
 
     address: RelayAddress
     round_trip_s: float | None = None
     """None: not measured."""
     offered: float | None = None
-    """Bytes per second that it offers to one more peer, as it said. None: it was not asked."""
+    """Bytes per second that it offers one more peer, according to the relay. None: not known."""
     of_operator: bool = False
     """Whether it is a node of the operator."""
 
@@ -64,7 +64,7 @@ class RelayCandidate:
 
     @property
     def seconds(self) -> float:
-        """How long it takes for a nominal amount."""
+        """Estimated seconds for `NOMINAL_BYTES`, including a round trip."""
         trip_s = USUAL_TRIP_S if self.round_trip_s is None else self.round_trip_s
         offered = LEAST_OFFERED if self.offered is None else self.offered
         return trip_s + NOMINAL_BYTES / max(offered, 1.0)
@@ -72,34 +72,34 @@ class RelayCandidate:
 
 @dataclass(frozen=True, slots=True)
 class HeldRelay:
-    """A reservation."""
+    """A reservation at a relay."""
 
     relay: RelayCandidate
     since: float
-    """When it was given, seconds."""
+    """Time of the reservation, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayChoice:
-    """What to do now. Every decision has its reason, for a person."""
+    """The reservations to keep, request and give up now, with reasons for people to read."""
 
     keep: tuple[PeerId, ...]
     ask: Mapping[RelayAddress, str]
-    """The relays to ask for a reservation, and why these, best first."""
+    """Relays to ask for a reservation, best first, with the reason."""
     leave: Mapping[PeerId, str]
-    """The relays whose reservations are given back, and why."""
+    """Relays whose reservations are given up, with the reason."""
 
 
 class RelayMemory:
-    """The relays that failed or had no place."""
+    """The relays that failed or were busy."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[PeerId, tuple[int, float, str]] = OrderedDict()
-        """How often in a row, when last, and why."""
+        """Number of consecutive failures, time of the last one, and its reason."""
         self._busy_until: OrderedDict[PeerId, float] = OrderedDict()
 
     def failed(self, peer: PeerId, why: str, now: float) -> None:
-        """Note that a relay broke off, stalled or passed on something else than it got."""
+        """Record that a relay broke off, stalled, or corrupted what it forwarded."""
         times, at, _ = self._failures.pop(peer, (0, now, ""))
         times = 0 if now - at > FORGIVEN_S else times
         self._failures[peer] = times + 1, now, why
@@ -107,20 +107,20 @@ class RelayMemory:
             self._failures.popitem(last=False)
 
     def busy(self, peer: PeerId, now: float, for_s: float = BUSY_S) -> None:
-        """Note that a relay has no place now. `for_s`: as it said."""
+        """Record that a relay has no place now. `for_s`: seconds, according to the relay."""
         self._busy_until.pop(peer, None)
         self._busy_until[peer] = now + min(max(for_s, 0.0), MOST_SHUNNED_S)
         if len(self._busy_until) > MAX_REMEMBERED:
             self._busy_until.popitem(last=False)
 
     def shunned(self, peer: PeerId, now: float, since: float = -math.inf) -> str:
-        """Return why a relay is shunned, empty: it is not, or did not fail `since` then."""
+        """Return why a relay is avoided; empty: it is not, or its last failure was before `since`."""
         times, at, why = self._failures.get(peer, (0, 0.0, ""))
         for_s = min(SHUNNED_S * 2 ** max(0, times - 1), MOST_SHUNNED_S)
         return why if times and at >= since and now - at < for_s else ""
 
     def avoid_reason(self, peer: PeerId, now: float, *, last_resort: bool = False) -> str:
-        """Return why a relay is not to be asked now, empty: it may be. `last_resort`: no other is to be had."""
+        """Return why a relay must not be asked now; empty: it may. `last_resort`: there is no other relay."""
         why = self.shunned(peer, now)
         if why and not (last_resort and now - self._failures[peer][1] >= AGAIN_S):
             return why
@@ -135,8 +135,8 @@ def choose_relays(
     rng: random.Random,
     wanted: int = MAX_RELAYS,
 ) -> RelayChoice:
-    """Decide which reservations to keep, to ask for and to leave. `candidates`: directly callable peers of the run,
-    with or without the held ones."""
+    """Decide which reservations to keep, to request and to give up. `candidates`: directly callable peers of the run;
+    those in `held` may be among them."""
     leave = {one.relay.peer_id: why for one in held if (why := memory.shunned(one.relay.peer_id, now, one.since))}
     kept = [one for one in held if one.relay.peer_id not in leave]
     while len(kept) > wanted:
@@ -170,32 +170,34 @@ def _eligible(
     *,
     last_resort: bool = False,
 ) -> list[RelayCandidate]:
-    """Return those that may be asked, in an order that says nothing."""
+    """Return the candidates that may be asked, sorted by peer id."""
     have = {one.relay.peer_id for one in held}
     found = {one.peer_id: one for one in candidates if one.peer_id not in have}
     return [found[peer] for peer in sorted(found) if not memory.avoid_reason(peer, now, last_resort=last_resort)]
 
 
 def _best_beside(chosen: Collection[RelayCandidate], free: Iterable[RelayCandidate]) -> RelayCandidate | None:
-    """Return the best one on a host that none of the chosen is on."""
+    """Return the best relay whose host differs from those of the chosen ones."""
     hosts = {host_of(one.address.endpoint) for one in chosen}
     others = [one for one in free if host_of(one.address.endpoint) not in hosts]
     return min(others, key=lambda one: _rank(one, chosen), default=None)
 
 
 def _rank(one: RelayCandidate, beside: Collection[RelayCandidate]) -> tuple[bool, bool, int]:
-    """Order relays, the best first: the operator's where there is none yet, one of another block, then the faster."""
+    """Return the sort key of a relay, best first: a node of the operator if there is none yet, another address block,
+    speed."""
     return *_missed(one, beside), math.floor(math.log2(one.seconds))
 
 
 def _missed(one: RelayCandidate, beside: Collection[RelayCandidate]) -> tuple[bool, bool]:
-    """Whether others are nodes of the operator as well as this one, and whether one of them is in its address block."""
+    """Return whether the relay adds no node of the operator that the others lack, and whether it shares an address
+    block with one of them."""
     fills = one.of_operator and not any(other.of_operator for other in beside)
     return not fills, block_of(one.address.endpoint) in {block_of(other.address.endpoint) for other in beside}
 
 
 def _worst(relays: list[RelayCandidate]) -> RelayCandidate:
-    """Return the one without which the others are best; of equals the last, for it came last."""
+    """Return the relay that would be missed least. Ties: the last in the list, which was reserved last."""
 
     def badness(place: int) -> tuple[bool, bool, float, int]:
         one = relays[place]
@@ -212,7 +214,7 @@ def _why(one: RelayCandidate, beside: Collection[RelayCandidate]) -> str:
 
 
 def _why_better(better: RelayCandidate, worst: RelayCandidate, others: Collection[RelayCandidate]) -> str:
-    """Return why a relay is worth a change, empty: it is not. `others`: those that stay."""
+    """Return why a relay is worth a change; empty: it is not. `others`: the relays that stay."""
     new, old = _missed(better, others), _missed(worst, others)
     if new < old:
         return _why(better, others)

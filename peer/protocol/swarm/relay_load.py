@@ -1,22 +1,23 @@
-"""What a relay passes on, and whether it takes more.
+"""Admission of swaps to a relay, by the rate that each needs.
 
-A relay gives each swap an equal part of its cap. With too many of them all are too slow, and none ends in time. So the
-caller says what a swap needs, and the relay takes it only if that leaves enough for each of them. Who is refused asks
-another relay, or trains on. The module is pure. Rates are bytes per second each way."""
+A relay gives each swap an equal part of its cap. With too many swaps all would be too slow, and none would end in time.
+So the caller states the rate that a swap needs, and the relay admits it only if all swaps still get what they need. A
+caller that is refused asks another relay, or trains on alone. The module is pure. Rates are bytes per second in each
+direction."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
 WAYS = 2
-"""A swap goes both ways, and each way leaves the relay."""
+"""A swap has two directions, and both leave the relay."""
 
 
 class RelayLoad:
-    """The swaps that pass one relay."""
+    """The swaps that pass through one relay."""
 
     def __init__(self, cap: float) -> None:
-        """`cap`: bytes per second that leave the relay, of all swaps together."""
+        """`cap`: bytes per second that leave the relay, for all swaps together."""
         self._cap = cap
         self._needs: dict[Hashable, float] = {}
 
@@ -26,11 +27,11 @@ class RelayLoad:
 
     @property
     def offered(self) -> float:
-        """Return what one more swap would get."""
+        """Bytes per second in each direction that one more swap would get."""
         return self._cap / (WAYS * (len(self._needs) + 1))
 
     def refusal_reason(self, needs: float) -> str:
-        """Return why one more swap that needs so much has no room, for a person; empty: it has."""
+        """Return why a swap that needs this rate is refused, for people to read; empty: it is admitted."""
         if needs > self._cap / WAYS:
             return f"a swap needs {needs:.0f} bytes per second each way, more than this relay has"
         if max([needs, *self._needs.values()]) > self.offered:
@@ -38,9 +39,9 @@ class RelayLoad:
         return ""
 
     def begins(self, swap: Hashable, needs: float) -> None:
-        """Note a swap that passes from now on."""
+        """Record that a swap has started."""
         self._needs[swap] = needs
 
     def ends(self, swap: Hashable) -> None:
-        """Note the end of a swap."""
+        """Record that a swap has ended."""
         self._needs.pop(swap, None)

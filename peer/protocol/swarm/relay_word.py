@@ -1,9 +1,9 @@
-"""A relay's word on the address that a closed peer calls from.
+"""A relay's attestation of the address block from which a closed peer calls.
 
-Nobody can call a closed peer, so nobody can check the address that its record claims. Its relays see it: the
-reservation is a connection that the peer opened. So a relay signs the address block that it sees, and the peer shows
-that in its record. The word of a node of the operator is believed. Any other relay may be the friend of a thousand
-fresh keys, so all that it speaks for share a few places: more if it has earned trust. The module is pure."""
+Nobody can call a closed peer, so nobody can verify the address in its record. Its relays see the address: the
+reservation is a connection that the peer opened. So a relay signs the address block that it sees, and the peer puts the
+attestation into its record. That of an operator's node is believed. Any other relay may cooperate with a thousand fresh
+keys, so all peers that it attests share a few places: more if the relay is proven. The module is pure."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from peer.protocol.wire.fields import fixed, pack_fields
 
 PURPOSE = b"peer relay word v1\0"
 WORD_LASTS_S = 3600
-"""Seconds for which a word counts. A relay gives a new one when half of it is over."""
+"""Seconds for which an attestation is valid. A relay signs a new one when half of that has passed."""
 SPOKEN_FOR = "spoken for by "
-"""Start of the name under which those share places that one trusted relay speaks for."""
+"""Prefix of the name of the common block of all peers that one trusted relay attests."""
 
 Verify = Callable[[PeerId, bytes, bytes], bool]
-"""Tells whether a peer made a signature of these bytes."""
+"""verify(peer, raw, signature): return whether the signature is valid."""
 
 
 def attestation_bytes(run_id: RunId, peer: PeerId, block: str, until: int) -> bytes:
-    """Return the bytes that a relay signs: in this run, until then (seconds since the epoch), this peer calls from this
-    block."""
+    """Return the bytes that a relay signs: in this run, until `until` (seconds since the epoch), `peer` calls from
+    `block`."""
     return PURPOSE + pack_fields(run_id, peer.encode(), block.encode(), fixed(until, 8))
 
 
 def sign_attestation(
     run_id: RunId, peer: PeerId, block: str, now: float, sign: Callable[[bytes], bytes]
 ) -> RelayAttestation:
-    """Make the word that a relay gives with a reservation, and again when half of the last one is over."""
+    """Return a new attestation. A relay gives one with a reservation, and again when half of its validity has
+    passed."""
     until = math.ceil(now) + WORD_LASTS_S
     return RelayAttestation(block, until, sign(attestation_bytes(run_id, peer, block, until)))
 
 
 def is_stale(word: RelayAttestation | None, now: float) -> bool:
-    """Whether a new word should be asked for."""
+    """Return whether a new attestation should be requested."""
     return word is None or word.until - now < WORD_LASTS_S / 2
 
 
@@ -51,8 +52,8 @@ def vouched_block(
     relays: Mapping[PeerId, PeerRecord],
     verify: Verify,
 ) -> str:
-    """Return the block that a closed peer counts for, empty: nobody speaks for it. `nodes`: of the operator. `trusted`:
-    other peers that earned trust. `relays`: the live records."""
+    """Return the block for which a closed peer counts; empty: no valid attestation. `nodes`: nodes of the operator.
+    `trusted`: other proven peers. `relays`: the live records."""
     for relay in record.relays:
         if relay.word is not None and relay.peer_id in nodes and _holds(record, relay, now, verify):
             return relay.word.block

@@ -1,22 +1,23 @@
-"""Suspend detection: whether this machine slept, this process stood still, or the clock was set. It compares three
-clocks, read at a steady beat. `steady` counts while the machine sleeps, `awake` does not, `wall` is the one that people
-see and may set. Rounds use the steady one, so a step of the wall clock moves none. A sleep does, and the rounds that
-passed are reported. The module is pure."""
+"""Suspend detection: whether the machine slept, the process was stopped, or the wall clock was set.
+
+It compares three clocks at regular intervals. `steady` counts while the machine sleeps, `awake` does not, and `wall` is
+the one that people see and may set. Rounds use the steady clock, so setting the wall clock does not affect them. A
+sleep does, and the rounds that passed meanwhile are reported. The module is pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 ASLEEP_S = 5.0
-"""A beat that comes so much too late was slept through. A busy machine is late by less."""
+"""A reading that comes this many seconds too late means a suspension. A busy machine is late by less."""
 STEP_S = 0.5
-"""The wall clock has moved against the steady one by so much since the last beat: it was set. Time servers slew
-smaller errors away."""
+"""If wall and steady clock moved apart by this many seconds since the last reading, the wall clock was set. Time
+servers correct smaller errors gradually."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """Three clocks at one moment, seconds."""
+    """The three clocks at one moment, in seconds."""
 
     steady: float
     awake: float
@@ -25,11 +26,11 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class Slept:
-    """A span in which nothing ran here."""
+    """A period in which this process did not run."""
 
     seconds: float
     suspended_s: float
-    """Seconds of these in which the machine slept. In the rest the process was stopped or held up."""
+    """Seconds of the period in which the machine slept. In the rest the process was stopped or delayed."""
 
     def __str__(self) -> str:
         what = "asleep" if self.suspended_s >= self.seconds / 2 else "stopped"
@@ -38,23 +39,23 @@ class Slept:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """The wall clock was set."""
+    """A change of the wall clock."""
 
     seconds: float
-    """Seconds forward, negative: back."""
+    """Seconds forward; negative: back."""
 
 
 class SuspendDetector:
-    """Compares successive readings of the clocks to detect suspensions and changes of the wall clock.
+    """Compares successive clock readings.
 
-    `interval_s`: the expected seconds between two readings. `first`: the reading to begin with."""
+    `interval_s`: expected seconds between two readings. `first`: the first reading."""
 
     def __init__(self, interval_s: float, first: ClockReading) -> None:
         self._interval_s = interval_s
         self._last_reading = first
 
     def observe(self, reading: ClockReading) -> list[Slept | Stepped]:
-        """Return what happened after the last reading."""
+        """Return what happened since the last reading."""
         last, self._last_reading = self._last_reading, reading
         passed, noticed = reading.steady - last.steady, list[Slept | Stepped]()
         if (late := passed - self._interval_s) >= ASLEEP_S:

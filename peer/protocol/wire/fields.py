@@ -1,5 +1,5 @@
-"""The canonical encoding of a fixed number of fields: each behind its length, in two bytes. Equal fields have equal
-bytes, and other bytes are refused."""
+"""Canonical encoding of a fixed number of byte fields, each with a length prefix of two bytes. Equal fields have equal
+encodings, and any other bytes are refused."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ MAX_FIELD = 2**16 - 1
 
 
 def pack_fields(*fields: bytes) -> bytes:
-    """Encode the fields in their order."""
+    """Encode the fields in this order."""
     assert all(len(field) <= MAX_FIELD for field in fields), [len(field) for field in fields]
     return b"".join(len(field).to_bytes(2, "big") + field for field in fields)
 
 
 def unpack_fields(raw: bytes, count: int) -> list[bytes]:
-    """Decode exactly `count` fields. Raises ValueError for anything that `pack_fields` would not write."""
+    """Decode exactly `count` fields. Raises ValueError for anything that `pack_fields` would not return."""
     fields = list(_fields(raw))
     if len(fields) != count:
         raise ValueError(f"{len(fields)} fields instead of {count}")
@@ -23,12 +23,12 @@ def unpack_fields(raw: bytes, count: int) -> list[bytes]:
 
 
 def fixed(number: int, nbytes: int) -> bytes:
-    """Encode a number from 0 on in so many bytes."""
+    """Encode a non-negative number in `nbytes` bytes, big endian."""
     return number.to_bytes(nbytes, "big")
 
 
 def number_of(field: bytes, nbytes: int) -> int:
-    """Decode a number of so many bytes. Raises ValueError for another length."""
+    """Decode a number of exactly `nbytes` bytes. Raises ValueError for another length."""
     if len(field) != nbytes:
         raise ValueError(f"a number of {len(field)} bytes instead of {nbytes}")
     return int.from_bytes(field, "big")

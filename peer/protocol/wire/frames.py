@@ -1,5 +1,5 @@
-"""A payload on the wire: raw frames, one gRPC message each. Checks come before trust: every length is compared with
-what was announced, and that with a bound, before anything is kept.
+"""Encoding of a payload on the wire: raw frames, one gRPC message each. The reader is strict: every length is compared
+with the announced one, and the announced one with a bound, before anything is stored.
 
     frame  = header | body
     header = magic "PEER" | version u8 | kind u8 | 0 u16 | offset u64 | length u32 | crc32c of the body u32
@@ -10,7 +10,7 @@ what was announced, and that with a bound, before anything is kept.
     END    BLAKE3 of the whole payload; offset = its length
     STRIPES  no bytes; what follows goes over `offset` streams in turn (`peer.transport.wire.striping`)
 
-A payload outlives the stream it came on: reader and writer go on over another one where the bytes ended."""
+A payload can outlive its stream: reader and writer continue on another stream at the byte where the last one ended."""
 
 from __future__ import annotations
 
@@ -29,26 +29,28 @@ MAGIC = b"PEER"
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQII")
 MAX_CHUNK = 9 * 2**16
-"""Four tiles of the codecs of 4 bits with their scales, two of 8, one of 16. Over a long way no more than a message
-and the window before it go in a round trip. A receiver holds one message of each call that it reads from, also of
-a hostile one: `peer.transport.server.read_slots` says how many."""
+"""Maximum bytes of a chunk: four tiles of the 4-bit codecs with their scales, two of the 8-bit ones, one of 16 bits.
+Over a long path, no more than one message and the window before it are sent per round trip. A receiver has one message
+in memory for each call that it reads from, also of hostile ones (`peer.transport.server.read_slots` limits these)."""
 USUAL_CHUNK = 5 * 2**16
-"""Bytes of the largest chunk for a reader that has not told its own limit. As much may be sent ahead of a reader
-(`peer.transport.client.connections`). When a stream breaks, that and the chunk being taken are sent again."""
+"""Maximum bytes of a chunk for a reader that gave no limit. As much may be sent ahead of a reader
+(`peer.transport.client.connections`). When a stream breaks, that and the current chunk are sent again."""
 LEAST_TOLD = 2**17
-"""Least limit in bytes that a reader may tell. A smaller one is ignored."""
+"""Minimum limit in bytes that a reader may give. A smaller one is ignored."""
 MAX_OPEN = 4096
-"""Bytes of the largest body of a frame other than CHUNK."""
+"""Maximum bytes of the body of a frame other than CHUNK."""
 DIGEST = 32
 """Bytes of a BLAKE3 digest."""
 REWIND = 2**23
-"""Bytes that may have been sent and not have arrived when a stream breaks: several times gRPC's window and its buffers.
-A transfer that lacks more cannot be resumed."""
+"""Maximum bytes that may have been sent and not have arrived when a stream breaks: several times gRPC's window and its
+buffers. A transfer that lacks more cannot be resumed."""
 MARK = 2**16
-"""Bytes between two places that a writer goes back to cheaply."""
+"""Bytes between the offsets to which a writer can go back without hashing from the start."""
 
 
 class Kind(enum.IntEnum):
+    """Kinds of frames."""
+
     OPEN = 1
     CHUNK = 2
     END = 3
@@ -57,29 +59,31 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
+    """One decoded frame."""
+
     kind: Kind
     offset: int
-    """Offset of a chunk in the payload. For END: the payload's length."""
+    """Offset of a chunk in the payload. For END: length of the payload. For STRIPES: number of streams."""
     body: bytes
 
 
 def pack(kind: Kind, offset: int, body: bytes) -> bytes:
-    """Return one frame's bytes."""
+    """Return the bytes of one frame."""
     return HEADER.pack(MAGIC, VERSION, kind, 0, offset, len(body), google_crc32c.value(body)) + body
 
 
 def largest_for(told: int) -> int:
-    """Return the bytes of the largest chunk for a reader that told this limit. 0: it told none."""
+    """Return the maximum bytes of a chunk for a reader that gave the limit `told`. 0: it gave none."""
     return min(max(told, LEAST_TOLD), MAX_CHUNK) if told else USUAL_CHUNK
 
 
 def kind_of(raw: bytes) -> int:
-    """Return the kind that a frame claims, unverified. 0: no frame."""
+    """Return the kind in a frame's header, without verification. 0: the bytes are no frame."""
     return raw[5] if len(raw) >= HEADER.size else 0
 
 
 def unpack(raw: bytes) -> Frame:
-    """Verify header and checksum of one frame. Raises BadPayload for anything else, whatever the bytes."""
+    """Decode one frame and verify its header and checksum. Raises BadPayload for any other bytes."""
     if len(raw) < HEADER.size:
         raise BadPayload(Code.FRAME, f"a frame of {len(raw)} bytes has no complete header")
     magic, version, kind, zero, offset, length, checksum = HEADER.unpack_from(raw)
@@ -98,19 +102,19 @@ class PayloadReader:
     """The receiving end of a payload of exactly `nbytes`, after OPEN."""
 
     def __init__(self, nbytes: int, begun: PayloadReader | None = None) -> None:
-        """`begun`: the reader whose progress this one continues."""
+        """`begun`: a reader of an earlier stream, whose progress this one continues."""
         self._nbytes = nbytes
         self._digest: blake3 = blake3() if begun is None else begun._digest.copy()
         self.received: int = 0 if begun is None else begun.received
-        """Bytes, from the beginning, whose frames were taken."""
+        """Bytes received so far, from the start of the payload."""
         self.complete: bool = begun is not None and begun.complete
-        """All of it is here, and its digest is right."""
+        """Whether the payload is complete and its digest correct."""
         self.over = False
-        """This stream has had its END."""
+        """Whether this stream has ended with END."""
 
     @property
     def digest(self) -> bytes:
-        """BLAKE3 of the bytes that were taken."""
+        """BLAKE3 of the bytes received so far."""
         return self._digest.digest()
 
     def fork(self) -> PayloadReader:
@@ -118,11 +122,12 @@ class PayloadReader:
         return PayloadReader(self._nbytes, self)
 
     def go_on(self) -> None:
-        """Expect the missing chunks, from `received` on, and END on another stream."""
+        """Prepare for another stream, which sends the missing chunks from `received` on, and END."""
         self.over = False
 
     def take(self, raw: bytes) -> Frame:
-        """Take the next frame. A chunk may be used at once, the payload only when `complete`. Raises BadPayload."""
+        """Process the next frame and return it. A chunk may be used at once, the payload only when `complete`. Raises
+        BadPayload."""
         frame = unpack(raw)
         if self.over or frame.kind not in (Kind.CHUNK, Kind.END):
             raise BadPayload(Code.ORDER, f"{frame.kind.name} where nothing of the kind is due")
@@ -151,8 +156,8 @@ class PayloadReader:
 
 
 class PayloadWriter:
-    """The sending end of a payload, after OPEN. It keeps the digest at a few places of the last `REWIND` bytes. So it
-    can go back without hashing everything again."""
+    """The sending end of a payload, after OPEN. It stores the state of the digest at intervals over the last `REWIND`
+    bytes, so that it can go back without hashing everything again."""
 
     def __init__(self) -> None:
         self._digest = blake3()
@@ -161,13 +166,14 @@ class PayloadWriter:
         """Offset of the next chunk."""
 
     def chunk(self, data: bytes) -> bytes:
+        """Return the frame of the next chunk."""
         assert 0 < len(data) <= MAX_CHUNK
         frame = pack(Kind.CHUNK, self.offset, data)
         self.skip(data)
         return frame
 
     def skip(self, data: bytes) -> None:
-        """Count these bytes as sent: the receiver has them already."""
+        """Advance over these bytes without sending them: the receiver has them already."""
         self._digest.update(data)
         self.offset += len(data)
         if self.offset >= self._marks[-1][0] + MARK:
@@ -181,11 +187,11 @@ class PayloadWriter:
         return self._digest.digest()
 
     def reaches(self, offset: int) -> bool:
-        """Whether `go_back` can go to `offset`."""
+        """Return whether `go_back` can go to `offset`."""
         return self._marks[0][0] <= offset <= self.offset
 
     def go_back(self, offset: int) -> None:
-        """Go back to the last mark that is not behind `offset`. The caller skips the bytes between the two."""
+        """Go back to the last stored state at or before `offset`. The caller then skips the bytes up to `offset`."""
         assert self.reaches(offset), (offset, self.offset)
         while self._marks[-1][0] > offset:
             self._marks.pop()
@@ -193,4 +199,5 @@ class PayloadWriter:
         self._digest = digest.copy()
 
     def end(self) -> bytes:
+        """Return the END frame."""
         return pack(Kind.END, self.offset, self._digest.digest())

@@ -1,12 +1,12 @@
-"""HTTP/2 of the other end, walked frame by frame before gRPC sees a byte of it (RFC 9113).
+"""Inspection of the other end's HTTP/2 frames before gRPC receives them (RFC 9113).
 
-gRPC checks much of what the other end sends, but late: its limits of header blocks hold only after the other end has
-acknowledged its SETTINGS, and it counts neither the frames nor the pieces that it keeps. That holds for gRPC's server
-and for its client. The walk allows what gRPC's own ends send, refuses the rest, and counts frames that cost more to
-take than to send. `FrameWalker` walks what a client sends, `AnswerWalker` what a server does.
+gRPC checks much of what the other end sends, but late: its limits of header blocks apply only after the other end has
+acknowledged its SETTINGS, and it counts neither the frames nor the fragments that it stores. This holds for gRPC's
+server and for its client. The walkers here allow what gRPC's own ends send, refuse the rest, and count frames that cost
+more to process than to send. `FrameWalker` inspects what a client sends, `AnswerWalker` what a server sends.
 
-Bytes pass unchanged and in order. A frame other than DATA passes once it is complete; DATA passes as it comes.
-The module is pure: `now` is in seconds of any origin."""
+Bytes pass unchanged and in order. DATA passes as it arrives; any other frame passes once it is complete. The module is
+pure: `now` is seconds of any one clock."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ HEADER_BYTES = HEADER.size
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 ACK, END_STREAM, END_HEADERS, PADDED, PRIORITIZED = 0x1, 0x1, 0x4, 0x8, 0x20
 MAX_DATA = 2**20
-"""Bytes of a DATA frame. gRPC's servers advertise 16 KiB, and more where a larger message is awaited."""
+"""Maximum bytes of a DATA frame. gRPC's servers advertise 16 KiB, and more where they expect a larger message."""
 MAX_BLOCK = 2**13
-"""Bytes of a header block. A request of ours has some hundred."""
+"""Maximum bytes of a header block. Our own requests have some hundred."""
 MAX_FIELDS = 32
-"""Fields of a header block, a request of ours has a dozen. A field of one byte may stand for an entry of the decoder's
-table, of 4 KiB."""
+"""Maximum fields of a header block; our own requests have a dozen. A field of one byte may stand for an entry of the
+decoder's table, of up to 4 KiB."""
 LENGTHS = {PRIORITY: (5, 5), RST_STREAM: (4, 4), SETTINGS: (0, 192), PING: (8, 8), GOAWAY: (8, 1024)} | {
     WINDOW_UPDATE: (4, 4),
     HEADERS: (1, MAX_BLOCK),
 }
-"""Least and most bytes of a frame by kind."""
+"""Minimum and maximum bytes of a frame by kind."""
 MAX_UNKNOWN = 1024
-"""Bytes of a frame of an unknown kind, which gRPC ignores."""
+"""Maximum bytes of a frame of an unknown kind, which gRPC ignores."""
 OFTEN = 1024
-"""Bytes of DATA, received or sent, that pay for one frame of DATA or WINDOW_UPDATE. gRPC keeps about 32 bytes for each
-piece of a message."""
+"""Bytes of DATA, sent or received, that pay for one frame of DATA or WINDOW_UPDATE. gRPC stores about 32 bytes for each
+fragment of a message."""
 MOST_PAID = 4096.0
-"""Frames that bytes may pay for in advance: those of 4 MiB."""
+"""Maximum frames that bytes may pay for in advance: those of 4 MiB."""
 LEAST_DATA = 256
 """Bytes that a DATA frame counts as at least."""
 MAX_GOAWAY = 4
-"""GOAWAYs of a connection. gRPC's server sends three at most, and what its client makes of each takes memory."""
+"""Maximum GOAWAYs of a connection. gRPC's server sends three at most, and its client allocates memory for each."""
 ODD = 8.0
-"""Cost of a frame that gRPC never sends, or once a connection, in frames."""
+"""Cost, in frames, of a frame that gRPC sends never or once per connection."""
 MAX_STREAM = 2**31 - 1
 
 
 class FrameRefused(Exception):
-    """The other end sent what gRPC never sends, or more of it than it may. Its connection has to end."""
+    """Raised when the other end sends what gRPC never sends, or more than it may. The connection has to be closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameRates:
-    """What one connection may send. A connection that overdraws a rate waits; one that overdraws a rate of frames by
-    more than a whole burst is refused."""
+    """Rate limits of one connection. If it exceeds a rate, nothing more is read from it for a while. If it exceeds a
+    rate of frames by more than a whole burst, it is refused."""
 
     control: Rate
-    """Frames that begin or end calls or want an answer: HEADERS, RST_STREAM, PING, SETTINGS."""
+    """Frames that start or end calls or require an answer: HEADERS, RST_STREAM, PING, SETTINGS."""
     small: Rate
-    """Frames of WINDOW_UPDATE and DATA, beyond one for each `OFTEN` bytes of DATA either way."""
+    """Frames of WINDOW_UPDATE and DATA, beyond one for each `OFTEN` bytes of DATA in either direction."""
     data: Rate
-    """Bytes of DATA while no call of the connection is admitted. A rate of 0: no more than the burst until more is
-    known. An honest client sends the beginning of a payload before the server has admitted the call."""
+    """Bytes of DATA while no call of the connection is admitted. A rate of 0: at most the burst, until `change`. An
+    honest client sends the start of a payload before the server has admitted the call."""
 
 
 class Allowance:
-    """A token bucket that may be overdrawn."""
+    """A token bucket whose level may be negative."""
 
     __slots__ = ("_at", "level", "rate")
 
@@ -78,17 +78,17 @@ class Allowance:
         self._at = now
 
     def change(self, rate: Rate) -> None:
-        """Go by another rate. What was spent stays spent."""
+        """Use another rate. Tokens that were used stay used."""
         self.level += rate.burst - self.rate.burst
         self.rate = rate
 
     def spend(self, amount: float, now: float) -> None:
-        """Take so many tokens, whether they are there or not."""
+        """Use `amount` tokens, even if the level becomes negative."""
         level = self.level + max(0.0, now - self._at) * self.rate.per_s
         self.level, self._at = min(self.rate.burst, level) - amount, now
 
     def owes_s(self, now: float) -> float:
-        """Return the seconds until nothing is overdrawn any more."""
+        """Return the seconds until the level is no longer negative."""
         self.spend(0.0, now)
         if self.level >= 0:
             return 0.0
@@ -96,7 +96,7 @@ class Allowance:
 
 
 class FrameWalker:
-    """Walks what a client sends over one connection, from its first byte to its last."""
+    """Inspects what a client sends over one connection."""
 
     def __init__(self, rates: FrameRates, now: float) -> None:
         self._control = Allowance(rates.control, now)
@@ -104,9 +104,9 @@ class FrameWalker:
         self._data = Allowance(rates.data, now)
         self._held = bytearray()
         self._needed = len(PREFACE)
-        """Bytes that `_held` must have before it passes: the preface, a frame's header, or a frame."""
+        """Bytes that `_held` must have before they pass: the preface, a frame's header, or a frame."""
         self._skip = 0
-        """Bytes of DATA that are still to come of the frame under way."""
+        """Bytes of the current DATA frame that have not arrived yet."""
         self._begun = False
         """Whether the preface is complete."""
         self._last = 0
@@ -114,48 +114,49 @@ class FrameWalker:
         self._answered = False
         self._acknowledged = False
         self.greeted = False
-        """Whether the preface and the first SETTINGS have passed, after which the server is to say its own."""
+        """Whether the preface and the first SETTINGS have passed. The server then has to send its own SETTINGS."""
         self.admitted = False
-        """Whether a call of this connection is admitted, which then answers for the DATA."""
+        """Whether a call of this connection is admitted. The limits of the call then apply to DATA instead of
+        `FrameRates.data`."""
         self._goaways = 0
         self._spent = 0.0
         self._paid = 0.0
-        """Small frames that are paid for by bytes."""
+        """Small frames that bytes have paid for in advance."""
         self._frames, self._bytes = 0, 0
         """Frames and bytes of DATA that are not counted yet."""
 
     def change(self, rates: FrameRates) -> None:
-        """Go by other rates, once more is known of the client."""
+        """Use other rates, once more is known about the client."""
         self._control.change(rates.control)
         self._small.change(rates.small)
         self._data.change(rates.data)
 
     def admit(self, calls: int) -> None:
-        """Take note how many admitted calls of this connection are under way."""
+        """Set the number of admitted calls of this connection that are in progress."""
         self.admitted = calls > 0
 
     @property
     def held(self) -> int:
-        """Bytes of an incomplete frame that wait for the rest."""
+        """Bytes stored of an incomplete frame."""
         return len(self._held)
 
     @property
     def unadmitted(self) -> int:
-        """Bytes of DATA that went to gRPC lately without an admitted call."""
+        """Bytes of DATA that recently passed to gRPC without an admitted call."""
         return max(0, int(self._data.rate.burst - self._data.level))
 
     def answered(self) -> None:
-        """Take note that the server has sent its SETTINGS, which may be acknowledged from now on."""
+        """Record that the server has sent its SETTINGS, so that the client may acknowledge them."""
         self._answered = True
 
     def sent(self, nbytes: int) -> None:
-        """Take note of what the server sent, for which the client returns WINDOW_UPDATEs."""
+        """Record bytes that the server sent, for which the client returns WINDOW_UPDATEs."""
         self._paid = min(MOST_PAID, self._paid + nbytes / OFTEN)
 
     def owes_s(self, now: float) -> float:
-        """Return the seconds for which nothing more is to be read of this client; infinity: until more is known of it.
+        """Return the seconds for which nothing more must be read from this client; infinity: until `change`.
 
-        Raises FrameRefused when it sent more frames at once than twice a burst."""
+        Raises FrameRefused if it sent more than twice a burst of frames at once."""
         for what, allowance in (("frames", self._control), ("small frames", self._small)):
             if allowance.level < -allowance.rate.burst:
                 raise FrameRefused(f"too many {what}")
@@ -163,14 +164,14 @@ class FrameWalker:
         return max(self._control.owes_s(now), self._small.owes_s(now), data_s)
 
     def take_spent(self) -> float:
-        """Return the frames since the last time that no bytes paid for."""
+        """Return the cost, in frames, since the last call that no bytes paid for."""
         spent, self._spent = self._spent, 0.0
         return spent
 
     def walk(self, data: memoryview, now: float) -> list[memoryview | bytes]:
-        """Return the parts of `data`, and of what was held before, that pass now.
+        """Inspect received bytes. Return the parts of `data`, and of bytes stored before, that may pass now.
 
-        Raises FrameRefused. Nothing of `data` must be passed on then."""
+        Raises FrameRefused. Nothing of `data` may pass then."""
         passed: list[memoryview | bytes] = []
         pos, size = self._complete(data, passed, now) if self._held or not self._begun else 0, len(data)
         start = pos
@@ -204,7 +205,7 @@ class FrameWalker:
         return passed
 
     def _complete(self, data: memoryview, passed: list[memoryview | bytes], now: float) -> int:
-        """Complete what is held with the first bytes of `data`; return how many of them that took."""
+        """Complete the stored bytes with the start of `data`. Return how many bytes of `data` were used."""
         pos = 0
         while True:
             step = min(self._needed - len(self._held), len(data) - pos)
@@ -234,7 +235,7 @@ class FrameWalker:
             return pos
 
     def _begin_data(self, flags: int, stream: int, length: int) -> None:
-        """Check a frame of DATA by its header."""
+        """Check the header of a DATA frame."""
         if not (stream & 1 and stream <= self._last):
             raise FrameRefused("DATA on a stream that is not open")
         if length > MAX_DATA or flags & ~END_STREAM:
@@ -244,14 +245,14 @@ class FrameWalker:
         self._bytes += length
 
     def _count_data(self, now: float) -> None:
-        """Count the frames of DATA that came with one read."""
+        """Count the DATA frames that arrived in one read."""
         self._pay_small(self._frames - self._bytes / OFTEN, now)
         if not self.admitted:
             self._data.spend(max(self._bytes, self._frames * LEAST_DATA), now)
         self._frames = self._bytes = 0
 
     def _pay_small(self, frames: float, now: float) -> None:
-        """Count small frames: the bytes that passed pay for them first."""
+        """Count small frames. Bytes that passed before pay for them first."""
         self._paid = min(MOST_PAID, self._paid - frames)
         if self._paid < 0:
             self._small.spend(-self._paid, now)
@@ -259,7 +260,7 @@ class FrameWalker:
             self._paid = 0.0
 
     def _check(self, kind: int, flags: int, stream: int, length: int, now: float) -> None:
-        """Check and count a frame other than DATA by its header."""
+        """Check the header of a frame other than DATA, and count it."""
         if not self.greeted and (kind != SETTINGS or flags & ACK):
             raise FrameRefused("the first frame is not SETTINGS")
         least, most = LENGTHS.get(kind, (0, MAX_UNKNOWN))
@@ -287,7 +288,7 @@ class FrameWalker:
         self._open_stream(stream)
 
     def _open_stream(self, stream: int) -> None:
-        """Take note of HEADERS on a stream."""
+        """Record HEADERS on a stream."""
         if not (stream & 1 and stream > self._last):
             raise FrameRefused("HEADERS on a stream that cannot be opened")
         self._last = stream
@@ -305,7 +306,7 @@ class FrameWalker:
         self._spent += cost
 
     def _take(self, kind: int, flags: int, body: memoryview | bytes) -> None:
-        """Take a complete frame other than DATA."""
+        """Process a complete frame other than DATA."""
         if kind == SETTINGS and flags & ACK:
             if body or not self._answered:
                 raise FrameRefused("an acknowledgement of SETTINGS that were not sent")
@@ -321,14 +322,14 @@ class FrameWalker:
 
 
 class AnswerWalker(FrameWalker):
-    """Walks what a server sends over one connection, from its first byte to its last.
+    """Inspects what a server sends over one connection.
 
-    It does not know which calls are open. gRPC's client ignores what belongs to none, and bounds the DATA of each by
-    its windows, so `FrameRates.data` counts for nothing here."""
+    It does not know which calls are open. gRPC's client ignores frames of other calls, and limits the DATA of each call
+    by its windows, so `FrameRates.data` is not used here."""
 
     def __init__(self, rates: FrameRates, now: float) -> None:
         super().__init__(rates, now)
-        self._begun, self._needed = True, HEADER_BYTES  # a server says no preface
+        self._begun, self._needed = True, HEADER_BYTES  # a server sends no preface
         self._last = MAX_STREAM
         self.admitted = True
 
@@ -343,8 +344,8 @@ class AnswerWalker(FrameWalker):
 
 
 def fields_of(block: memoryview | bytes) -> int:
-    """Return the number of fields and of table size updates in a header block (RFC 7541, section 6). No table is kept
-    and nothing is decoded. Raises FrameRefused for a block that ends in the middle of a field."""
+    """Return the number of fields and of table size updates in a header block (RFC 7541, section 6), without decoding
+    it. Raises FrameRefused for a block that ends in the middle of a field."""
     pos, fields = 0, 0
     while pos < len(block):
         first, fields = block[pos], fields + 1
@@ -365,7 +366,8 @@ def fields_of(block: memoryview | bytes) -> int:
 
 
 def _integer(block: memoryview | bytes, pos: int, bits: int) -> tuple[int, int]:
-    """Decode an integer with a prefix of so many bits (RFC 7541, section 5.1); return it and where it ends."""
+    """Decode an integer with a prefix of `bits` bits (RFC 7541, section 5.1). Return it and the position after it.
+    Raises FrameRefused."""
     value = block[pos] & ((1 << bits) - 1)
     pos += 1
     if value < (1 << bits) - 1:

@@ -1,4 +1,4 @@
-"""Payloads that lie in memory: the plain `Source` and `Sink`."""
+"""Interfaces of the two ends of a payload (`Source`, `Sink`), and their implementations for payloads in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peer.protocol.wire.frames import MAX_CHUNK
 
 
 class BytesSource:
-    """A payload to send."""
+    """A payload in memory, to send."""
 
     grain = 1
     most = MAX_CHUNK
@@ -26,7 +26,7 @@ class BytesSource:
 
 
 class BufferSink:
-    """Collects a payload of a length known, and bounded, beforehand. `data`: where."""
+    """Collects a payload of a known, bounded length in memory. `data`: the buffer to use."""
 
     def __init__(self, nbytes: int, data: bytearray | memoryview | None = None) -> None:
         self.data = bytearray(nbytes) if data is None else data
@@ -41,15 +41,15 @@ class BufferSink:
 
 
 Arrived = Callable[[int], None]
-"""Is told how many more bytes of a payload have come."""
+"""Called with the number of bytes of a payload that have just arrived."""
 
 
 def ignore_arrival(nbytes: int) -> None:
-    """Tell nobody."""
+    """An `Arrived` that does nothing."""
 
 
 class CountedSink(BufferSink):
-    """A `BufferSink` that tells `arrived` what comes."""
+    """A `BufferSink` that reports arriving bytes to `arrived`."""
 
     def __init__(self, nbytes: int, arrived: Arrived) -> None:
         super().__init__(nbytes)
@@ -61,25 +61,24 @@ class CountedSink(BufferSink):
 
 
 class Source(Protocol):
-    """A payload to send, read once from front to back."""
+    """A payload to send, read once from start to end."""
 
     @property
     def nbytes(self) -> int: ...
 
     @property
     def grain(self) -> int:
-        """Bytes: chunks of a multiple of this are the cheapest to read."""
+        """Chunks whose size is a multiple of this number of bytes are the cheapest to read."""
 
     @property
     def most(self) -> int:
-        """Bytes: a larger chunk would hold up the event loop while it is made."""
+        """Maximum bytes of a chunk. Larger ones would block the event loop while they are made."""
 
     def read(self, offset: int, size: int) -> bytes: ...
 
 
 class Sink(Protocol):
-    """The receiver of a payload of exactly `nbytes`, chunk by chunk, in order, each chunk's checksum already
-    verified."""
+    """The receiver of a payload of exactly `nbytes`. Chunks arrive in order, with their checksums verified."""
 
     @property
     def nbytes(self) -> int: ...
