@@ -1,4 +1,4 @@
-"""Tasks that wait for a change of state, and for an orderly stop."""
+"""Tests of `Condition` and `Shutdown`: waking tasks on a change of state, and on an orderly stop."""
 
 from __future__ import annotations
 

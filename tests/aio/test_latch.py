@@ -1,4 +1,4 @@
-"""An event with a future, and calls that end with what was told."""
+"""Tests of `Latch`, and of `race` with a latch."""
 
 from __future__ import annotations
 

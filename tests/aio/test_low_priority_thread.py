@@ -1,4 +1,4 @@
-"""The thread for bulk work is below its own process, whatever priority a volunteer gave that."""
+"""The thread for bulk work has a lower priority than its process, whatever the niceness of the process."""
 
 from __future__ import annotations
 

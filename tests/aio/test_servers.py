@@ -1,4 +1,4 @@
-"""A server that closes forgets no caller."""
+"""`close_servers` loses no connection that was accepted just before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An event that one task waits for, for so long and no longer."""
+"""Tests of `Signal.wait_for`: it ends when the event is set or the time has passed."""
 
 from __future__ import annotations
 

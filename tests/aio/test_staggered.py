@@ -1,4 +1,4 @@
-"""Attempts that race, in virtual time."""
+"""Tests of staggered attempts, in virtual time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STAGGER_S = 0.25
 
 
 class Race:
-    """Attempts, and what became of them, with the time of each."""
+    """Attempts that record what happened to them, with times."""
 
     def __init__(self) -> None:
         self.began: list[tuple[str, float]] = []
@@ -32,7 +32,7 @@ class Race:
         error: Exception | None = None,
         deaf: bool = False,
     ) -> Callable[[], Awaitable[str | None]]:
-        """One that takes so long. `deaf`: it makes something although it is cancelled."""
+        """Return an attempt that takes `seconds`. `deaf`: it returns a result although it is cancelled."""
 
         async def run() -> str | None:
             self.began.append((name, asyncio.get_running_loop().time()))
@@ -153,7 +153,7 @@ async def test_a_cancellation_leaves_nothing(race: Race) -> None:
 
 @pytest.mark.parametrize("cancelled_at", [0.4, 0.5, 0.7, 1.2])
 def test_a_cancellation_at_any_time_loses_no_result(cancelled_at: float) -> None:
-    """Also while the losers are discarded, when the winner is known already."""
+    """The cancellation may also come while losing results are discarded."""
 
     @scenario
     async def attempt(race: Race) -> None:

@@ -1,4 +1,4 @@
-"""Eager updates against the equation of the paper, which knows no shared state, in float64 numpy."""
+"""Eager updates compared with the paper's equation, which has no shared state, in float64 numpy."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Vector = NDArray[np.float64]
 
 
 def work() -> tuple[Vector, Vector]:
-    """(start, what each member learns in each round), representable in fp32."""
+    """Return (start, what each member learns in each round), exactly representable in fp32."""
     rng = np.random.default_rng(11)
     drawn = rng.normal(size=ELEMENTS), 0.1 * rng.normal(size=(ROUNDS, MEMBERS, ELEMENTS))
     return drawn[0].astype(np.float32).astype(float), drawn[1].astype(np.float32).astype(float)
 
 
 def papers(lr: float, momentum: float) -> Vector:
-    """[round, member, element]: each member's outer params after its eager step."""
+    """Return [round, member, element]: each member's outer params after its eager step, by the paper's equation."""
     start, learned = work()
     phi, m, before = np.repeat(start[None], MEMBERS, 0), np.zeros((MEMBERS, ELEMENTS)), None
     seen = []
@@ -43,7 +43,7 @@ def papers(lr: float, momentum: float) -> Vector:
 
 
 def ours(lr: float, momentum: float) -> tuple[Vector, Vector]:
-    """The same, and the shared state after each round's exchange."""
+    """Return the same from `LookAhead`, and the shared state after each round's exchange."""
     start, learned = work()
     outer, speed = torch.tensor(start, dtype=torch.float32), torch.zeros(ELEMENTS)
     owns = [LookAhead.at(outer) for _ in range(MEMBERS)]
@@ -79,7 +79,7 @@ def test_ten_rounds_are_the_papers_equation(lr: float, momentum: float) -> None:
 
 @RULES
 def test_the_shared_state_is_that_without_eager_updates_of_the_same_gradients(lr: float, momentum: float) -> None:
-    """It takes the whole mean of every round, and the own parts leave nothing in it."""
+    """The shared state uses the complete mean of every round, and own parts leave no trace in it."""
     seen, shared = ours(lr, momentum)
     _, learned = work()
     bases = np.concatenate([np.repeat(work()[0][None, None], MEMBERS, 1), seen[:-1]])
@@ -114,7 +114,7 @@ def test_the_golden_rounds_notice_an_error(mutate: Callable[[str], str], monkeyp
 
 
 def test_work_that_was_not_exchanged_stays_open() -> None:
-    """The next gradient holds it too: base and params have moved by the same."""
+    """The next gradient contains it, because base and params were moved by the same amount."""
     outer = torch.zeros(4)
     own = LookAhead.at(outer)
     params = outer - 1.0

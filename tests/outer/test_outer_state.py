@@ -1,4 +1,4 @@
-"""The outer state: which elements a step moves, what its digest covers, and who may copy it when."""
+"""Tests of the outer state: which elements a step changes, what its digest covers, and when it may be copied."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def step(
     partner_outer: Tensor | None = None,
     **terms: Any,
 ) -> None:
-    """Step with a partner, or alone."""
+    """Apply a step, with a partner or alone."""
     work = OwnWork(own, share)
     theirs = partner if partner is None or partner_outer is None else torch.cat([partner, partner_outer])
     state.step_with(fragment, work if theirs is None else PartnerParams(work, theirs), made(**terms))
@@ -48,7 +48,7 @@ def descend(state: OuterState, fragment: int, gradient: Tensor, spans: Sequence[
 
 
 def made(**terms: Any) -> Method:
-    """Return a method with these constants. A consensus is equal to outer_lr where nothing is said."""
+    """Return a method with these constants. The default of `consensus` is `outer_lr`."""
     return Method(**({"topology": "pair", "codec": "fp32", "consensus": terms["outer_lr"]} | terms))
 
 
@@ -59,7 +59,7 @@ def fresh(seed: int = 0) -> OuterState:
 
 
 def moved(state: OuterState, before: OuterState) -> tuple[list[int], list[int]]:
-    """Elements of (params, momentum) that changed."""
+    """Return the elements of (params, momentum) that changed."""
     return (
         (state.params != before.params).nonzero().flatten().tolist(),
         (state.momentum != before.momentum).nonzero().flatten().tolist(),
@@ -141,7 +141,7 @@ def test_noloco_without_outer_momentum_takes_the_mean_and_never_writes_a_momentu
     assert (terms["rule"], gossip.keeps_momentum) == ("noloco", False)
     step(state, 1, own, None if alone else partner, **terms)
     assert torch.equal(state.fragment(1), own if alone else (own + partner) * 0.5)
-    assert torch.equal(state.momentum, fresh().momentum)  # which is not zero: a step with momentum would replace it
+    assert torch.equal(state.momentum, fresh().momentum)  # it is not zero, so a step with momentum would change it
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,8 @@ def test_the_digest_sees_the_last_bit_of_its_fragment_only(of: str) -> None:
 
 
 def test_ten_descents_give_the_same_bits_on_every_machine() -> None:
-    """The digest was computed once, on one machine. Every input is exact in fp32; every result is rounded."""
+    """The expected digest was computed once on one machine. Every input is exact in fp32, and every operation is
+    rounded."""
 
     def spread(factor: int) -> torch.Tensor:
         return ((torch.arange(1003) * factor) % 2003 - 1001).float() / 1024

@@ -82,7 +82,7 @@ def test_the_norm_of_many_pieces_is_that_of_the_whole() -> None:
 
 
 def test_the_norm_is_added_up_in_an_order_of_its_own() -> None:
-    """A member on another machine makes the same mean, and blames its owner for any other bit."""
+    """A member on another machine recomputes the mean, and blames the owner for any bit that differs."""
     values = torch.randn(PIECE + 1001, generator=torch.Generator().manual_seed(3)) * 10
     before, total = values.clone(), 0.0
     for piece in (values[:PIECE], values[PIECE:]):

@@ -1,4 +1,4 @@
-"""Places in the data survive the journal as text."""
+"""Places in the data survive the conversion to text and back."""
 
 from __future__ import annotations
 

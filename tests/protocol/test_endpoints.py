@@ -1,4 +1,4 @@
-"""Addresses of the form host:port, in the order in which they are tried."""
+"""Tests of the order in which endpoints are tried."""
 
 from peer.protocol.endpoints import interleaved
 

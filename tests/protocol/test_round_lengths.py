@@ -62,14 +62,14 @@ def test_rounds_in_steps_differ_by_at_most_one_and_a_fragment_keeps_its_distance
 
 
 def test_the_papers_fragments_are_these_steps() -> None:
-    """Nine fragments (eight of three layers, and the embedding) with H = 100: spacing 11, as the paper says."""
+    """Nine fragments (eight of three layers, and the embedding) with H = 100: a spacing of 11, as in the paper."""
     clock = RoundClock("steps", 100.0, 9)
     ends = list(itertools.accumulate(clock.steps_of(round_) for round_ in range(18)))
     assert ends == [11, 22, 33, 44, 55, 66, 77, 88, 100, 111, 122, 133, 144, 155, 166, 177, 188, 200]
 
 
 def test_uneven_rounds_are_exact_at_any_age() -> None:
-    """Floats would round: 2 ** 53 steps are past what they count."""
+    """Floats would be rounded: the step numbers exceed 2 ** 53."""
     clock = RoundClock("steps", 10.0**7, 3)
     late = 3 * 10**12
     assert [clock.steps_of(late + round_) for round_ in range(3)] == [3333333, 3333333, 3333334]
@@ -109,13 +109,13 @@ def test_the_work_of_a_grown_round_is_applied_whole_and_that_of_two_is_scaled() 
 
 
 def cosine(progress: float, warmup: float = 0.1, final: float = 0.05, peak: float = 4e-3) -> float:
-    """Written down again, and the peak in the warm-up."""
+    """Return the learning rate by an independent formula, with the peak during the warm-up."""
     fall = max(0.0, (progress - warmup) / (1 - warmup))
     return peak * (final + (1 - final) * 0.5 * (1 + np.cos(np.pi * fall)))
 
 
 def expected(growth_lr: float, total: int) -> list[int]:
-    """The lengths of all rounds, from the paper's formula alone."""
+    """Return the lengths of all rounds, by the paper's formula alone."""
     lengths = list[int]()
     while (begun := sum(lengths)) < total:
         exact = np.float64(growth_lr) ** 2 / np.float64(cosine(begun / total)) ** 2
@@ -137,7 +137,7 @@ def test_the_quadratic_rule_is_the_papers(growth_lr: float, total: int) -> None:
 
 
 def test_golden_lengths_of_the_quadratic_rule() -> None:
-    """Of 40 equal rounds, by the formula in another program. Frozen: each is an integer that a manifest holds."""
+    """Lengths for a run of 40 slots, computed by another program. Frozen, because manifests contain these integers."""
     growth = quadratic_growth(4.4e-3, cosine, 40)
     assert lengths_of(growth, 40) == GOLDEN
 

@@ -1,8 +1,8 @@
-"""`python -m tests.simulation --seed 7`, or `--seeds 0:1000`: the promises under random faults, replayed. `--day`: a
-day of heavy churn (`tests.simulation.day`), two seeds side by side, a line for each.
+"""Replay the promises under random faults: `python -m tests.simulation --seed 7`, or `--seeds 0:1000`. With `--day`
+play a day of heavy churn (`tests.simulation.day`), two seeds in parallel, and print a line for each.
 
-`--preset all --digests FILE` writes a digest of what every run journaled and ended with. A change that is meant to
-change no behavior gives the same file."""
+`--preset all --digests FILE` writes a digest of the journals and the final state of every run. A change that must not
+change behavior leaves this file the same."""
 
 from __future__ import annotations
 

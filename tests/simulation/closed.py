@@ -1,5 +1,5 @@
-"""Swarms of closed homes: peers behind routers that let nothing in, relays with a cap, and sites with one line between
-them. All is drawn from the seed."""
+"""Swarms of closed homes: peers behind routers that let nothing in, relays with a cap, and sites that share one line.
+Everything is drawn from the seed."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from peer.run.sections import SyncSection
 from tests.support.invariants import Witness
 
 HELD = 1024
-"""Elements that each peer holds. On the wire they stand for all parameters."""
+"""Elements that each peer has. On the wire they stand for all parameters."""
 FAR = 10.0
-"""Size of the first params. A partner's are near to one's own against that, as with real models: so the codec of pairs
-sends no block twice."""
+"""Size of the first params. It is large compared with the distance between partners, as in real models, so that the
+codec of pairs sends no block twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedSwarm:
-    """A setting."""
+    """Settings of a swarm."""
 
     seed: int = 1
     peers: int = 64
     closed: float = 0.9
-    """Part of the peers that nobody can dial."""
+    """Fraction of the peers that cannot be dialled."""
     nat: str = "symmetric"
     cap: float = 128e3
-    """Bytes per second that each relay passes on. Every peer that is not closed relays."""
+    """Bytes per second that each relay forwards. Every peer that is not closed is a relay."""
     nodes: int = 1
-    """Nodes of the operator, which relay too."""
+    """Number of nodes of the operator, which are relays too."""
     hours: float = 24.0
     sync_every: float = 600.0
     parameters: int = 4_000_000
@@ -55,40 +55,40 @@ class ClosedSwarm:
     link: Link = PROFILES["home"]
     step_seconds: float = 2.0
     tiny: bool = False
-    """Whether a small model really learns."""
+    """Whether a small model is really trained."""
     sites: Sites | None = None
 
     @property
     def shut(self) -> list[int]:
-        """The numbers of the closed peers."""
+        """Indices of the closed peers."""
         rng = random.Random(f"closed {self.seed}")
         return sorted(rng.sample(range(self.peers), round(self.peers * self.closed)))
 
 
 @dataclass(frozen=True)
 class ClosedPlay:
-    """What became of it."""
+    """Results of playing a swarm."""
 
     report: Report
     paths: Counter[PathKind]
-    """The paths of swaps, one for each side."""
+    """Paths of the swaps, counted once for each side."""
     broken: list[str]
-    """Promises that were broken."""
+    """Descriptions of broken promises."""
     why_not: Counter[str]
-    """Why rounds were not exchanged, and how often."""
+    """Reasons of rounds without an exchange, with their counts."""
     relayed_bytes: list[float]
-    """What each relay passed on."""
+    """Bytes that each relay forwarded."""
     processor_s: float
     relays: int = field(default=0)
 
     @property
     def exchanged(self) -> float:
-        """Part of the due rounds that were exchanged, in time for the next."""
+        """Fraction of the due rounds with an exchange that ended before the next round."""
         return self.report.exchanged / self.report.due
 
 
 def play_closed(given: ClosedSwarm, watch: Callable[[SimulatedSwarm], None] = lambda swarm: None) -> ClosedPlay:
-    """Play a swarm to its end. `watch` is called with it before its first round."""
+    """Play a swarm to its end. `watch` is called with it before the first round."""
     sync = {"preset": given.preset, "clock": "seconds", "sync_every": given.sync_every}
     method = resolve(SyncSection.model_validate(sync))
     pattern = "whole" if method.schedule == "full" else method.fragment_layout
@@ -151,6 +151,6 @@ def _trainers(given: ClosedSwarm) -> MakeTrainer:
 
 
 def _short(reason: str) -> str:
-    """The fate of most candidates, without their number."""
+    """Return the most common outcome in a reason, without its count."""
     fate = reason.partition(": ")[2].partition(",")[0]
     return fate.partition(" ")[2] or reason

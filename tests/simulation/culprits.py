@@ -1,7 +1,7 @@
-"""Swarms in which one peer, or the path between two, is slow or stuck, and what every peer says about it.
+"""Swarms in which one peer, or the path between two peers, is slow or stuck, and the findings of every peer.
 
 `python -m tests.simulation.culprits --seeds 20` prints the table of docs/decisions/0009-strangers-and-lines.md. Links
-and steps fluctuate (log-normal), so that telling who is to blame is not trivial."""
+and steps fluctuate (log-normal), so that the culprit is not trivial to find."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ from peer.run.sections import SyncSection
 
 FAULTS = ("none", "slow_uplink", "slow_downlink", "slow_link", "late_trainer", "never_ready", "stalled")
 NAMES = {"late_trainer": ("late_trainer", "never_ready")}
-"""What a fault may be called: one that is too late is given up before it has begun."""
+"""Findings that are correct for a fault, if several are: an exchange with a peer that is too late is ended before that
+peer has begun."""
 HOME = Link("home", up=250e3, down=1000e3, latency_s=0.01)
 ELEMENTS = 98304
-"""In fp32 384 KiB: 1.6 s of the uplink."""
+"""384 KiB in fp32: 1.6 s of the uplink."""
 STEPS = 20
 STEP_S = 0.5
 TICK_S = 0.5
 STOPS_AFTER_S = 0.7
 FLICKER_TICKS = 14
-"""Every link has another rate so often."""
+"""Ticks after which every link changes its rate."""
 RATE_NOISE = 0.3
 STEP_NOISE = 0.1
 SLOWER = 5.0
@@ -52,7 +53,7 @@ LATER = 1.5
 
 @dataclass(frozen=True)
 class Said:
-    """What the peers of one swarm say at the end, and all they said on the way."""
+    """The findings of the peers of one swarm at the end, and all changes of findings before."""
 
     fault: str
     seed: int
@@ -61,27 +62,27 @@ class Said:
     changes: dict[PeerId, list[DiagnosisChanged]]
 
     def accepted(self, speaker: PeerId, what: str, who: str) -> bool:
-        """Whether this names the culprit rightly."""
+        """Return whether this finding names the culprit correctly."""
         named = speaker if who == YOU else who
         if self.fault == "slow_link":
             return what == "slow_link" and {speaker, PeerId(named)} == set(self.culprits)
         return what in NAMES.get(self.fault, (self.fault,)) and named in self.culprits
 
     def confesses(self) -> bool:
-        """Whether every culprit knows."""
+        """Return whether every culprit has found itself."""
         return all(
             any(self.accepted(culprit, finding.what, finding.who) for finding in self.said[culprit])
             for culprit in self.culprits
         )
 
     def witnesses(self) -> int:
-        """Others who name the culprit."""
+        """Return the number of other peers that name the culprit."""
         return sum(
             bool(found) for peer, found in self.said.items() if peer not in self.culprits and not self._wrong(peer)
         )
 
     def wrong(self) -> list[tuple[PeerId, OutlierFinding]]:
-        """Findings, now, that name anybody or anything else."""
+        """Return the present findings that name anything else."""
         return [
             (peer, finding)
             for peer, found in self.said.items()
@@ -90,7 +91,7 @@ class Said:
         ]
 
     def wrong_ever(self) -> int:
-        """Peers that ever said anything wrong."""
+        """Return the number of peers that ever had a wrong finding."""
         return sum(
             any(not self.accepted(peer, change.what, change.who) for change in changes)
             for peer, changes in self.changes.items()
@@ -101,20 +102,20 @@ class Said:
 
 
 class Unsteady(FakeTrainer):
-    """Steps of another length in every round."""
+    """A trainer whose steps have another length in every round."""
 
     def __init__(self, layout: Layout, clock: VirtualClock, mean_s: float, seed: int) -> None:
         super().__init__(layout, clock, step_seconds=mean_s, seed=seed)
         self._mean_s, self._unsteady = mean_s, random.Random(f"steps {seed}")
 
     async def work(self, request: Any) -> Any:
-        if self._began is None:  # at rest
+        if self._began is None:  # not training now
             self._step_seconds = self._mean_s * self._unsteady.lognormvariate(0.0, STEP_NOISE)
         return await super().work(request)
 
 
 def watch(fault: str, seed: int, *, peers: int | None = None, rounds: int = WINDOW) -> Said:
-    """One swarm."""
+    """Play one swarm with this fault and return its findings."""
     rng = random.Random(f"culprits {fault} {seed}")
     count = peers or rng.choice((8, 8, 10, 12, 16))
     numbers = tuple(rng.sample(range(count), 2 if fault == "slow_link" else 0 if fault == "none" else 1))
@@ -165,7 +166,7 @@ def watch(fault: str, seed: int, *, peers: int | None = None, rounds: int = WIND
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Small sums, and other work on the machine: threads would only wait for each other."""
+    """Limit torch to one thread: the computations are small, and more threads would only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -184,7 +185,7 @@ def _spoil(swarm: SimulatedSwarm, fault: str, culprits: tuple[PeerId, ...]) -> N
 
 
 class _Stopping:
-    """Transfers from or to the culprits begin, and stop in the middle."""
+    """A network in which transfers from or to the culprits begin and then stop."""
 
     def __init__(self, passes: Callable[[PeerId, PeerId], bool], culprits: tuple[PeerId, ...]) -> None:
         self._passes, self._culprits = passes, culprits
@@ -223,7 +224,7 @@ HEAD = """| fault | named by itself | named by others, of all | wrong at the end
 
 
 def row(fault: str, seeds: int) -> str:
-    """Of the table: a fault, over so many seeds. Prints what was wrong."""
+    """Return a row of the table: results of a fault over several seeds. Prints wrong findings."""
     totals = Counter[str]()
     for seed in range(seeds):
         said = watch(fault, seed)

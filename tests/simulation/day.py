@@ -1,5 +1,5 @@
-"""A day of heavy churn on home links: who comes stays for 40 minutes on average, the fastest machine is twenty times as
-fast as the slowest. Rounds last ten minutes; the model has 2.5 million parameters, in bf16 4.2 s of a home's uplink.
+"""A day of heavy churn on home links: peers stay for 40 minutes on average, and the fastest machine is twenty times as
+fast as the slowest. Rounds last ten minutes. The model has 2.5 million parameters: in bf16, 4.2 s of a home's uplink.
 
     peer simulate --peers 256 --hours 24 --churn 1.5 --speeds 20 --link home --sync-every 600 --parameters 2500000"""
 
@@ -59,8 +59,8 @@ def play_day(
 
 
 def play_days(seeds: Iterable[int], peers: int, hours: float) -> int:
-    """Each seed in a process of its own, so that its memory is given back; a line for each as it ends. How many were
-    bad."""
+    """Play each seed in a process of its own, so that its memory is freed, and print a line as each ends. Return the
+    number of seeds that broke a promise."""
 
     def one(seed: int) -> tuple[int, str]:
         command = [sys.executable, "-m", "tests.simulation", "--day", "--seed", str(seed)]

@@ -1,4 +1,4 @@
-"""One seed of the promises: a small swarm, its links and its faults, all drawn from the seed."""
+"""One seed of the promises: a small swarm with its links and faults, all drawn from the seed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.invariants import Witness
 
 PRESETS = ("noloco", "streaming-noloco", "diloco", "streaming-diloco", "none")
 ELEMENTS = {"pair": 16, "solo": 16, "group": 5 * 128}
-"""Of a fragment: in groups some shards."""
+"""Elements of a fragment, enough for several shards in groups."""
 ROUND_S = 20.0
 ROUNDS = 8
 RATES = {
@@ -35,7 +35,7 @@ RATES = {
     "loss_burst": 3.0,
     "slow_link": 3.0,
 }
-"""A peer and hour: some of everything in three minutes."""
+"""Faults per peer and hour, chosen such that each kind occurs in three minutes."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Played:
     outcomes: Counter[str]
     broken: list[str]
     digest: str
-    """BLAKE3 of all journals with their times, and of the outer params that the peers ended with."""
+    """BLAKE3 of all journals with their times, and of the final outer params of the peers."""
 
     def __str__(self) -> str:
         plan = "".join(f"\n    {fault!r}," for fault in self.plan)

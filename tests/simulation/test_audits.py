@@ -1,4 +1,5 @@
-"""Members make owners' means again: a lie of one bit is proved, a doubted lie at once, and nobody honest is blamed."""
+"""Members recompute owners' means: a difference of one bit is proved, a suspicious result is checked at once, and no
+honest member is blamed."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ AUDIT_S = 20.0
 
 
 async def audit(members: Sequence[Member]) -> None:
-    """As long as they train for the next round."""
+    """Run the audits, as long as the members train for the next round."""
     with suppress(TimeoutError):
         async with asyncio.timeout(AUDIT_S), asyncio.TaskGroup() as auditing:
             for member in members:

@@ -1,5 +1,5 @@
-"""Calm swarms in settings in which a bound against strangers could turn on the honest: few peers, few networks, nobody
-that knows anybody, and no operator."""
+"""Swarms without faults, in settings where limits against strangers could affect honest peers: few peers, few networks,
+no proven peers, and no operator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 PARTICIPATION = 0.95
-"""Part of the rounds in which a peer exchanges at least, of those for which it is there."""
+"""Minimum fraction of rounds with an exchange, of those for which a peer is present."""
 HOUR_S, DAY_S = 3600.0, 86400.0
 NODE = PeerId("sim-999")
 
@@ -35,7 +35,8 @@ def play(
     seed: int = 1,
     node_until_s: float = 0.0,
 ) -> SimulatedSwarm:
-    """Let peers at these addresses do so many rounds. `node_until_s`: how long the operator's node shows its record."""
+    """Let peers at these addresses do `rounds` rounds. `node_until_s`: how long the operator's node announces its
+    record."""
     print(f"seed {seed}")
 
     async def main() -> SimulatedSwarm:
@@ -58,7 +59,7 @@ def play(
 
 
 async def serve(swarm: SimulatedSwarm, until_s: float) -> None:
-    """Be the operator's node in the directory for so long."""
+    """Announce the operator's node in the directory for this many seconds."""
     directory, now = MemoryDirectory(swarm.hub, NODE, RUN), swarm.hub.now
     record = PeerRecord(NODE, RUN, ("192.0.2.1:1",), True, 1, 1, 0, 0.0, Status.SERVING, 0.0, 0.0)
     while now() < EPOCH + until_s:
@@ -67,7 +68,8 @@ async def serve(swarm: SimulatedSwarm, until_s: float) -> None:
 
 
 def check(swarm: SimulatedSwarm, rounds: int, there: Mapping[int, float] = {}) -> None:
-    """Every peer exchanged in nearly all rounds, of which it was there for the part `there`, and no work was lost."""
+    """Check that every peer exchanged in nearly all rounds for which it was present (the fraction `there`), and that no
+    work was lost."""
     shares = [peer.outcomes()["exchanged"] / rounds / there.get(peer.number, 1.0) for peer in swarm.peers]
     print("participation", [round(share, 3) for share in shares])
     assert min(shares) >= PARTICIPATION, shares
@@ -92,13 +94,13 @@ def test_a_laboratory_in_one_network() -> None:
 
 @pytest.mark.nightly
 def test_a_run_whose_operator_is_gone_for_a_day() -> None:
-    """One peer comes back in the meantime with nothing, and gets its state from the others."""
+    """One peer returns meanwhile without any state, and fetches it from the others."""
     round_s, away_s = 300.0, 2 * HOUR_S
     rounds = int(DAY_S / round_s)
     faults = [Fault("kill", 3, at=8 * HOUR_S), Fault("rejoin", 3, at=8 * HOUR_S + away_s)]
     addresses = [f"203.0.{number}.1:1" for number in range(8)]
     swarm = play(addresses, round_s, rounds, faults, node_until_s=600.0)
-    odd = 1 - away_s / DAY_S / 7  # while one of eight is away, one of seven has no partner
+    odd = 1 - away_s / DAY_S / 7  # while one of eight is away, one of the remaining seven has no partner
     check(swarm, rounds, dict.fromkeys(range(8), odd) | {3: 1 - away_s / DAY_S})
     assert len(swarm.peers[3].lives) == 2
 

@@ -1,5 +1,5 @@
-"""The checks of values and of one truth have teeth: a run with one thing wrong is caught, each by the sentence that is
-about it, and the same run without it is clean."""
+"""The checks of values and of a single group state can fail: a run with one fault is detected by the matching message,
+and the same run without the fault passes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ Prepare = Callable[[SimulatedSwarm], None]
 
 
 def broken(preset: str, prepare: Prepare = lambda swarm: None, rounds: int = ROUNDS) -> list[str]:
-    """What the checks say of a run of these. `prepare` comes before the witness."""
+    """Return the messages of the checks for a run of these peers. `prepare` is called before the witness is
+    attached."""
     method = replace(resolve(SyncSection(preset=preset, clock="seconds", sync_every=ROUND_S)), codec="fp32")
 
     async def main() -> Witness:
@@ -99,8 +100,8 @@ def test_an_outer_step_that_is_applied_twice(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_snapshot_that_is_written_over_while_its_round_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds read the trainer's slot in place: a fragment's next work is not to be asked for before its round is over.
-    Here it is, and the exchange takes longer than it is until then."""
+    """Rounds read the trainer's slot in place, so the next work of a fragment must not be requested before its round is
+    over. Here it is requested early, and the exchange takes longer than the time until then."""
 
     def taking(seconds: float) -> Prepare:
         def prepare(swarm: SimulatedSwarm) -> None:
@@ -156,7 +157,7 @@ def test_members_that_end_with_several_states(monkeypatch: pytest.MonkeyPatch) -
 
 
 def says(monkeypatch: pytest.MonkeyPatch, digest: Callable[[OuterState], bytes]) -> None:
-    """Outer steps return this digest for their own."""
+    """Make outer steps return this digest instead of their own."""
     step_with = OuterState.step_with
 
     def stepped(self: OuterState, *terms: Any) -> bytes:
@@ -203,7 +204,7 @@ def test_a_state_that_is_not_the_one_said_to_be_built_on(monkeypatch: pytest.Mon
 def test_a_state_taken_over_at_the_end_is_journaled_and_one_that_is_not_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One member gets less of the last round than the others, so that it has to follow at the end."""
+    """One member receives less of the last round than the others, so it has to catch up at the end."""
     honest, first, told = GroupMember._averaged, list[GroupMember](), list[events.CaughtUp]()
 
     async def averaged(self: GroupMember, roster: Roster, *terms: Any) -> GroupMean:
@@ -219,7 +220,7 @@ def test_a_state_taken_over_at_the_end_is_journaled_and_one_that_is_not_is_caugh
 
     monkeypatch.setattr(GroupMember, "_averaged", averaged)
     assert broken("diloco", listen) == []
-    # Of the last round alone: who is back from a fault earlier also takes over what it missed, and says so.
+    # The last round only: a peer that recovers from an earlier fault also catches up, and journals it.
     last = [event for event in told if event.round == ROUNDS]
     assert [(e.fragment, e.bytes) for e in last] == [(0, 8 * ELEMENTS["group"])]
     assert last[0].peer.startswith("sim-")
@@ -240,7 +241,7 @@ def test_a_peer_that_begins_with_a_state_nobody_had() -> None:
 
 
 def at(kind: type[events.Event]) -> Prepare:
-    """One value of one peer's state changes by a bit when this happens."""
+    """Flip one bit of one value of one peer's state at this event."""
 
     def prepare(swarm: SimulatedSwarm) -> None:
         def change(peer: Any, event: events.Event) -> None:

@@ -1,4 +1,4 @@
-"""Swarms in which hardly anybody, or nobody but a node of the operator, can be dialled: they exchange all the same."""
+"""Swarms in which few peers, or only a node of the operator, can be dialled still exchange."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.simulation.closed import ClosedSwarm, play_closed
 
 
 def failures(swarm: SimulatedSwarm) -> Counter[str]:
-    """The codes of failed exchanges."""
+    """Return the codes of failed exchanges."""
     return Counter(e.code for peer in swarm.peers for e in peer.events if isinstance(e, events.PartnerFailed))
 
 
@@ -26,7 +26,7 @@ def relays_left(swarm: SimulatedSwarm) -> set[str]:
 
 @pytest.mark.nightly
 def test_a_swarm_of_strangers_that_is_nearly_closed_exchanges_from_the_first_round_on() -> None:
-    """They are more strangers than have places without a word on their addresses, and each is relayed."""
+    """There are more strangers than places for closed peers without an attested address, and each is relayed."""
     given = ClosedSwarm(seed=1, peers=20, closed=0.9, hours=0.7)
     print(f"seed {given.seed}")
     assert len(given.shut) > PLACES
@@ -60,7 +60,7 @@ def test_nobody_but_the_operators_node_can_be_dialled(nat: str, path: PathKind) 
 
 
 def test_a_relay_that_dies_in_the_middle_of_swaps_costs_nobody_a_round() -> None:
-    """Its places are asked for elsewhere, and the swaps go on there where they broke."""
+    """Its peers reserve places at other relays, and the swaps resume there where they broke."""
     given = ClosedSwarm(seed=3, peers=8, closed=1.0, nodes=3, hours=0.7)
     print(f"seed {given.seed}")
     swarms, killed = list[SimulatedSwarm](), list[PeerId]()
@@ -126,7 +126,7 @@ def test_a_payload_that_no_relay_can_pass_on_in_time_is_not_begun() -> None:
     ],
 )
 def test_other_methods_work_over_relays_too(preset: str, cap: float) -> None:
-    """The trainers of `diloco` wait for 4 MB a round to pass, so it takes a faster relay."""
+    """The trainers of `diloco` wait until 4 MB per round are transferred, so the relay has to be faster."""
     given = ClosedSwarm(
         seed=7, peers=6, closed=1.0, cap=cap, hours=0.5, parameters=100_000, preset=preset, sync_every=300.0
     )

@@ -1,4 +1,4 @@
-"""Swarms with one culprit: it is named rightly, and nobody else is. The table over many seeds is in
+"""Swarms with one culprit: it is found, and no other peer is blamed. The table over many seeds is in
 docs/decisions/0009-strangers-and-lines.md."""
 
 from __future__ import annotations

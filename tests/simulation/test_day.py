@@ -1,5 +1,5 @@
-"""A few hours of heavy churn: nothing is lost, nobody is misled, and who lives takes part. The whole day, 256 peers:
-python -m tests.simulation --day --seeds 0:100"""
+"""A few hours of heavy churn: no work is lost, no peer gets wrong state, and live peers take part. The whole day with
+256 peers: python -m tests.simulation --day --seeds 0:100"""
 
 from __future__ import annotations
 

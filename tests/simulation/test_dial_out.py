@@ -1,4 +1,4 @@
-"""Peers that nobody can dial: whoever can be reached waits for their calls, and no round hangs."""
+"""Peers that cannot be dialled: callable peers wait for their calls, and no round hangs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_one_public_peer_and_two_that_only_dial_out(rounds: RoundClock) -> None:
     formed = pairs(swarm)
     assert set(formed) == {frozenset((public, one)), frozenset((public, other))}
     assert len(formed) >= 27
-    assert min(formed.count(pair) for pair in set(formed)) >= 8  # neither starves the other
+    assert min(formed.count(pair) for pair in set(formed)) >= 8  # both pairs get their share of the rounds
     assert [peer.reach.reachable for peer in swarm.peers] == [True, False, False]
 
 
@@ -85,7 +85,8 @@ def test_every_pair_that_can_form_forms(seed: int) -> None:
 
 
 def test_where_half_only_dial_out_hardly_anybody_is_left_over() -> None:
-    """Two that can be dialled do not meet while one is there that cannot: two of those would be left over."""
+    """Two callable peers do not pair while an uncallable one is free: otherwise two uncallable peers would be left
+    over."""
     count = 12
     swarm = simulate(count, set(range(0, count, 2)), 20, SECONDS, links=PROFILES["home"])
     assert len(pairs(swarm)) >= 0.9 * count / 2 * 20

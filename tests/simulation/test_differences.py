@@ -1,5 +1,5 @@
-"""Pairs that send their params at seven bits: the blocks that a receiver cannot tell are asked for, and what cannot be
-had in the end costs the exchange, not a third value."""
+"""Pairs that send their params with seven bits: a receiver requests again the blocks that it cannot decode. If it
+cannot get them, the exchange fails, and no wrong values are used."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ LAYOUT = Layout.whole([TensorSpec("w", (ELEMENTS,))])
 
 
 class Wild(FakeTrainer):
-    """Every third round some params jump by far more than anybody reckons with."""
+    """A trainer whose params jump in every third round, by far more than the codec expects."""
 
     _jumped = -1
 
     def _train(self, steps: int) -> float:
         loss = super()._train(steps)
-        if self.round % 3 == 2 and self._jumped != self.round:  # a look at its counters trains up to now, too
+        if self.round % 3 == 2 and self._jumped != self.round:  # reading its counters also trains up to now
             self._values[:130] += 5.0
             self._jumped = self.round
         return loss

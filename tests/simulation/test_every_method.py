@@ -1,5 +1,5 @@
-"""Every combination of topology, rule, schedule and codec that checks clean plays: peers of the simulator with the tiny
-model, three exchanges of each fragment, and no promise broken."""
+"""Every valid combination of topology, rule, schedule and codec works: peers of the simulator with the tiny model make
+three exchanges of each fragment and break no promise."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.support.invariants import Witness
 SEED, EXCHANGES, SYNC_S, STEP_S = 7, 3, 8.0, 1.0
 PEERS = {"pair": 4, "group": 4, "solo": 2}
 AS = {"pair": "noloco", "group": "diloco", "solo": "snoo"}
-"""What the rest of a method is taken from."""
+"""The presets from which the other options of a method are taken."""
 FIRST = {"full": 0, "streaming": 1}
-"""The round that peers begin with which are there from the start."""
+"""First round of the peers that are present from the start."""
 
 
 def values_of(choice: str) -> tuple[str, ...]:
-    """Every value that a manifest may give it."""
+    """Return all values that a manifest may have for this option."""
     literal = next(kind for kind in get_args(SyncSection.model_fields[choice].annotation) if kind is not type(None))
     return get_args(literal)
 
@@ -56,7 +56,8 @@ CLEAN = {name: section for name, section in sections() if not method_findings(se
 
 
 def daily() -> set[str]:
-    """Name a combination for each topology, rule and schedule, and for each codec and further choice of a topology."""
+    """Return one combination for each topology, rule and schedule, and for each codec and further option of a
+    topology."""
     of: dict[tuple[str, ...], str] = {}
     for name in CLEAN:
         topology, rule, schedule, *rest = name.split(", ")
@@ -80,7 +81,7 @@ def test_the_combinations_are_those_of_the_manifest() -> None:
 
 
 def played(method: Method) -> tuple[SimulatedSwarm, list[str]]:
-    """Return the swarm, and what it broke."""
+    """Return the swarm, and the promises that it broke."""
     pattern = "whole" if method.schedule == "full" else method.fragment_layout
     layout = cut(TENSORS, fragments=method.fragments, pattern=pattern, apart=method.fragments_apart)
 

@@ -1,4 +1,4 @@
-"""Faults in virtual time: whatever happens when, the ledger balances and the others go on."""
+"""Faults in virtual time: whenever they occur, the ledger balances and the other peers continue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build(seed: int, total_rounds: int = 15, count: int = 5) -> SimulatedSwarm:
 
 
 def no_third_value(peers: list[SimulatedPeer]) -> None:
-    """Promise 1: in each round a peer exchanged with one partner, stepped alone, or kept what it had."""
+    """Check promise 1: in each round a peer exchanged with one partner, did a solo step, or kept its values."""
     for peer in peers:
         rounds = [event.round for event in peer.events if isinstance(event, RoundEnded)]
         assert len(rounds) == len(set(rounds))

@@ -1,5 +1,5 @@
-"""A group under every fault that can be played, one every 14 s on average: who is alive takes part, nobody is held up,
-and all end with one state. In virtual time, by the plans and the measures of the chaos among real processes."""
+"""A group under all simulated faults, one every 14 s on average: live members take part, none is held up, and all end
+with the same state. In virtual time, with the fault plans and the measurements of the chaos test of real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Groups in virtual time over the in-memory network: one truth, whoever dies, lies, comes late or is cut off."""
+"""Groups in virtual time over the in-memory network: there is one group state, whichever members die, lie, come late or
+are isolated."""
 
 from __future__ import annotations
 
@@ -47,14 +48,14 @@ ROUND_S = 40.0
 
 
 def identities(count: int) -> list[Identity]:
-    """The same each time."""
+    """Return identities that are the same in each run."""
     keys = [Identity(Ed25519PrivateKey.from_private_bytes(bytes([number + 1]) * 32)) for number in range(count)]
     return sorted(keys, key=lambda one: one.peer_id)
 
 
 @dataclass
 class Eyes:
-    """Whom a member sees."""
+    """The members that a member sees."""
 
     known: dict[PeerId, PeerRecord] = field(default_factory=dict)
     banned: Callable[[], Container[PeerId]] = frozenset
@@ -73,7 +74,7 @@ class Eyes:
 
 
 class Member:
-    """A peer of a test: a group, a state, and what others may ask of it."""
+    """A peer of a test: a group, a state, and a handler for the calls of others."""
 
     def __init__(self, identity: Identity, network: Network, codec: str, result: str, elements: int) -> None:
         self.me = PeerId(identity.peer_id)
@@ -107,7 +108,7 @@ class Member:
         return self._shelf.on_piece(snapshot, piece)
 
     async def round(self, number: int, gradient: Tensor, tokens: int = 100, late_s: float = 0.0) -> None:
-        """What a coordinator does in a round."""
+        """Do a round as a coordinator does."""
         due = EPOCH + number * ROUND_S
         await self.clock.sleep(due + late_s - self.clock.now())
         key = RoundKey(number, 0)
@@ -122,7 +123,7 @@ class Member:
         self.group.set_state_digest(0, self.outer.digest(0))
 
     async def catch_up(self, number: int) -> None:
-        """After a round that was stale."""
+        """Catch up after a round in which this member was stale."""
         error = self.results[number]
         assert isinstance(error, Stale)
         values = await self.group.catch_up(RoundKey(number, 0), error.roster, self.outer.digest(0))  # type: ignore[arg-type]
@@ -165,7 +166,7 @@ class Party:
     async def play(
         self, round_: int, who: Sequence[Member] | None = None, late: dict[int, float] | None = None
     ) -> None:
-        """One round of everybody in `who`; `late`: by index, seconds."""
+        """Play one round of all members in `who`. `late`: delay in seconds by index."""
         async with asyncio.TaskGroup() as playing:
             for number, member in enumerate(self.members):
                 if who is None or member in who:
@@ -194,7 +195,7 @@ def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 def tokens_of(number: int) -> int:
-    """Near enough to each other that none is too much to count (`peer.outer.robust_mean`)."""
+    """Return tokens of a member. They are similar enough that none exceeds the limits of `peer.outer.robust_mean`."""
     return 100 + 20 * number
 
 
@@ -256,7 +257,7 @@ async def test_a_dead_owner_costs_its_shard_one_round() -> None:
     async def kill() -> None:
         await asyncio.sleep(
             EPOCH + ROUND_S + 0.4 - dead.clock.now()
-        )  # the roster is closed, contributions are on the way
+        )  # the roster is closed, and contributions are being sent
         task.cancel()
         party.network.kill(dead.me)
 
@@ -379,7 +380,7 @@ async def test_a_newcomer_with_another_state_comes_in_by_the_same_path() -> None
 
 @virtual
 async def test_newcomers_cannot_outvote_a_member_that_knows_the_group() -> None:
-    """Three fresh peers and one member of a roster of two: nobody may go on from the fresh ones' state."""
+    """Three fresh peers and one member of a roster of two: none may continue from the state of the fresh peers."""
     party = Party(5)
     old, fresh = party.members[:2], party.members[2:]
     for member in old:
@@ -455,7 +456,7 @@ async def test_a_broken_stream_is_taken_up_again() -> None:
     async def hiccup() -> None:
         await asyncio.sleep(EPOCH + 0.3 - one.clock.now())
         party.network.cut(one.me, other.me)
-        await asyncio.sleep(7)  # longer than a silence may last, shorter than the round
+        await asyncio.sleep(7)  # longer than the limit of silence, shorter than the round
         party.network.mend(one.me, other.me)
 
     cutting = asyncio.create_task(hiccup())
@@ -469,7 +470,7 @@ async def test_a_broken_stream_is_taken_up_again() -> None:
 @pytest.mark.parametrize("members", [3, 4, 6])
 @pytest.mark.parametrize("deaf", [1, 2, 5], ids="{} do not hear it".format)
 def test_a_leader_that_was_only_busy_for_a_moment_costs_nobody_the_round(members: int, deaf: int) -> None:
-    """It did not answer when it was called before the round, so they ask others first, or lead themselves."""
+    """It did not answer a call before the round, so the members ask others first, or lead themselves."""
 
     async def main() -> None:
         party, key = Party(members), RoundKey(0, 0)
@@ -489,7 +490,7 @@ def test_a_leader_that_was_only_busy_for_a_moment_costs_nobody_the_round(members
 
 
 class Crooked(BytesSource):
-    """A payload that was tampered with."""
+    """A source whose payload was modified."""
 
 
 def nan_at_the_start(source: Source) -> Source:
@@ -539,7 +540,7 @@ def test_a_lying_contributor_is_left_out(lie: Callable[[Source], Source], code: 
 
 @virtual
 async def test_a_part_that_no_work_explains_is_left_out() -> None:
-    """With its sender's signature."""
+    """The contribution has its sender's signature."""
     party = Party(5)
     liar = party.members[2]
     honest = party.gradient
@@ -624,8 +625,8 @@ def _forged(how: str, liar: Member, signed: SignedRoster, sender: PeerId) -> Sig
 
 @pytest.mark.parametrize("seed", seeds(1, 6))
 def test_never_two_truths_whatever_is_cut(seed: int) -> None:
-    """Random partitions, cut links, latecomers and differing views, before and during some rounds: in each round, all
-    that hold a result of a shard hold the same bits; after healing they all come together again."""
+    """Random partitions, cut links, late members and different views, before and during some rounds. In each round, all
+    members with a result of a shard have the same bits, and after the repair all members return to one state."""
 
     async def main() -> None:
         rng = random.Random(seed)
@@ -654,7 +655,7 @@ def test_never_two_truths_whatever_is_cut(seed: int) -> None:
 
 
 async def _disturb(party: Party, rng: random.Random, after_s: float) -> None:
-    """From the round before, or in the middle of this one."""
+    """Disturb the members before the round, or in the middle of this one."""
     await asyncio.sleep(after_s)
     party.network.heal()
     party.network._cut.clear()

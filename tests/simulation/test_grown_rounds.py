@@ -1,5 +1,5 @@
-"""Rounds that grow, in virtual time with the production coordinator: peers meet in each, joiners find the same ones,
-and no work is lost."""
+"""Growing rounds in virtual time with the production coordinator: peers meet in each round, joiners compute the same
+rounds, and no work is lost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ STREAMS = {"preset": "streaming-diloco", "founders": 4}
 def test_all_meet_in_every_round(sync: dict[str, Any], clock: dict[str, Any]) -> None:
     swarm = play(**sync, **clock)
     assert sum(slots_of(swarm.rounds.growth, round_) for round_ in range(ROUNDS)) == SLOTS
-    first = swarm.method.fragments - 1 if swarm.rounds.kind == "seconds" else 0  # a whole sync_every is worked before
+    first = swarm.method.fragments - 1 if swarm.rounds.kind == "seconds" else 0  # after one complete sync_every
     for peer in swarm.peers:
         outcomes = [ended(swarm, peer.number)[round_].outcome for round_ in range(first, ROUNDS)]
         assert outcomes == ["exchanged"] * (ROUNDS - first)
@@ -70,7 +70,8 @@ def test_the_work_of_a_round_is_as_long_as_the_round() -> None:
 
 
 def test_a_joiner_plays_the_rounds_of_the_others() -> None:
-    """Three slots before the end of a round of five, it has worked one `sync_every` when that round is due."""
+    """It joins three slots before the end of a round of five, and has worked one `sync_every` when that round is
+    due."""
     back = Fault("kill", 1, at=30.0), Fault("rejoin", 1, at=270.0)
     swarm = play(*back, clock="seconds", sync_every=20.0, **PAIRS)
     played = ended(swarm, 1)
@@ -80,8 +81,8 @@ def test_a_joiner_plays_the_rounds_of_the_others() -> None:
 
 
 def test_work_of_two_long_rounds_is_scaled_to_one() -> None:
-    """A peer stands still when a round of five slots is due. The work of that round counts with the next of five, and
-    half of both does: against one `sync_every` it would be a tenth."""
+    """A peer stands still when a round of five slots is due. The work of that round is added to that of the next round
+    of five slots, and both are scaled by one half. Compared with one `sync_every` the factor would be one tenth."""
     swarm = play(Fault("stall", 2, at=335.0, seconds=30.0), clock="seconds", sync_every=20.0, **PAIRS)
     assert ended(swarm, 2).get(8) is None
     late = ended(swarm, 2)[9]

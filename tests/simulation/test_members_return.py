@@ -1,4 +1,4 @@
-"""Members of a group that are gone for a moment, in virtual time: what it costs the others, and how they come back."""
+"""Members of a group that are absent for a moment, in virtual time: what it costs the others, and how they return."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from peer.protocol.messages import RoundKey
 from tests.simulation.test_groups import ELEMENTS, ROUND_S, Member, Party, virtual
 
 SOON_S = 2.0
-"""Within this a round is over in which nobody is waited for."""
+"""Time limit of a round in which no member is waited for."""
 WINDOW_S = 10.0
 
 
 def used_to_each_other(party: Party) -> None:
-    """Whoever leads has seen that the others come together."""
+    """Set each member's `Grace` as if it had seen all members join within 0.1 s."""
     for member in party.members:
         member.group._rendezvous.grace.observe(0.1)
 
@@ -38,7 +38,7 @@ def cut(party: Party, one: Member, others: Sequence[Member]) -> None:
 
 
 async def sounded(members: Sequence[Member], round_: int) -> None:
-    """Up to the moment in which the round is due."""
+    """Let these members probe the leaders of the round, before it is due."""
     async with asyncio.TaskGroup() as sounding:
         for member in members:
             sounding.create_task(member.group.probe_leaders(RoundKey(round_, 0), due(round_) - WINDOW_S, due(round_)))
@@ -46,7 +46,7 @@ async def sounded(members: Sequence[Member], round_: int) -> None:
 
 
 async def seconds_of(party: Party, round_: int, who: Sequence[Member]) -> float:
-    """From the moment in which it is due."""
+    """Play a round of these members. Return the seconds from its due moment to its end."""
     await party.play(round_, who)
     return who[0].clock.now() - due(round_)
 
@@ -110,7 +110,8 @@ async def test_who_takes_part_later_is_not_waited_for_as_a_leader() -> None:
 
 @virtual
 async def test_a_round_that_is_given_up_gives_what_is_there() -> None:
-    """All but the shard of an owner that is cut off when the roster is closed; and in time."""
+    """The result contains all shards but that of an owner that is isolated when the roster is closed, and it comes in
+    time."""
     party = Party(5)
     party.network.link = Link("slow", 20e3, 20e3, 0.02)
     await party.play(0)
@@ -188,7 +189,7 @@ async def test_who_lacks_a_shard_is_not_up_to_date_until_it_has_it() -> None:
 
 
 async def play_without_effect(party: Party, had: Sequence[Member], missed: Sequence[Member]) -> None:
-    """Round 1, of which the second ones never apply the result."""
+    """Play round 1, whose result the second members never apply."""
 
     async def miss(member: Member) -> None:
         await member.clock.sleep(due(1) - member.clock.now())
@@ -203,8 +204,8 @@ async def play_without_effect(party: Party, had: Sequence[Member], missed: Seque
 
 @virtual
 async def test_a_group_that_is_split_over_two_states_goes_on_from_the_later_one() -> None:
-    """A round's result reaches two of its six members, and one of the others is gone after it. Those that were in it go
-    on from the old state only with more than half of the six, which are not there any more."""
+    """A round's result reaches two of its six members, and one of the others disappears afterwards. The members of that
+    round may continue from the old state only with more than half of the six, which are no longer present."""
     party = Party(8)
     await party.play(0)
     had, missed, absent = party.members[2:4], party.members[:2] + party.members[4:6], party.members[6:]
@@ -226,7 +227,8 @@ async def test_a_group_that_is_split_over_two_states_goes_on_from_the_later_one(
 
 
 async def states_after_all(party: Party, had: Sequence[Member], *, at_last: bool) -> set[bytes]:
-    """What everybody has who asks the others once more, when the last round reached only some."""
+    """Return the state of each member once they have asked each other again, if the last round reached only some of
+    them."""
     await party.play(0)
     await play_without_effect(party, had, [member for member in party.members if member not in had])
     for member in party.members:
@@ -283,7 +285,7 @@ async def test_who_catches_up_is_done_before_the_fragment_is_due_again() -> None
     before = [ask(0) for ask in held]
     for member, base in zip(party.members[1:], before, strict=True):
         assert base is not None
-        earlier = replace(base, since=1)  # as if the round had given no result
+        earlier = replace(base, since=1)  # the base as if the round had given no result
         member.group.on_held = lambda fragment, earlier=earlier: earlier  # type: ignore[misc]
     until = stale.clock.now() + 6.0
     own = stale.outer.digest(0)

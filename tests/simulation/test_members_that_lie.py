@@ -1,5 +1,5 @@
-"""One of eight members of a group sends something else than what it did. The owners of the shards leave it out of their
-means by name, and the others learn nearly as well as without it. `benchmarks/liars.py` has all presets for groups."""
+"""One of eight members of a group sends false contributions. The owners of the shards leave it out of their means, and
+the others learn nearly as well as without it. `benchmarks/liars.py` tests all presets for groups."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ def _swarms_are_forgotten() -> Iterator[None]:
 
 
 def loss(swarm: SimulatedSwarm, without: int | None = LIAR) -> float:
-    """Of the honest ones, nats a symbol."""
+    """Return the loss of the honest members, in nats per symbol."""
     honest = [peer for peer in swarm.peers if peer.number != without]
     return sum(loss_of(peer.outer.params, swarm.layout, SEED) for peer in honest) / len(honest)
 
 
 @cache
 def alone(preset: str) -> float:
-    """The loss of the seven honest ones without the liar."""
+    """Return the loss of the seven honest members without the liar."""
     return loss(played(None, REPLICAS - 1, preset), without=None)
 
 
 def left_out(swarm: SimulatedSwarm) -> list[tuple[str, str]]:
-    """(owner, contributor) of each time that an honest owner left somebody out."""
+    """Return (owner, contributor) for each time that an honest owner left out a contributor."""
     honest = [peer for peer in swarm.peers if peer.number != LIAR]
     events = [(peer.peer_id, event) for peer in honest for event in peer.events]
     return [(owner, event.peer) for owner, event in events if isinstance(event, ContributorLeftOut)]
@@ -111,5 +111,5 @@ def test_without_the_judge_a_turned_sign_costs_more(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_liar_itself_leaves_nobody_out() -> None:
-    """So what is measured here is not what its own judge would spare the others."""
+    """So the judge of the liar does not affect what the other tests measure."""
     assert not any(isinstance(event, ContributorLeftOut) for event in played("flip").peers[LIAR].events)

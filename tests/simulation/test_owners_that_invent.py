@@ -1,5 +1,5 @@
-"""An owner that signs another result than its shard's mean, the same for all: who doubts it leaves the shard out, and
-the group goes on with what most of its members have."""
+"""An owner signs a false result for its shard, the same for all members. Members that doubt the result leave the shard
+out, and the group continues with the state of most members."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.lying_owner import owners_lie
 
 
 class Parts(Party):
-    """Members whose parts share a direction; those from number `along` on are slow, with data of their own."""
+    """Members whose contributions share a direction. Those from index `along` on are slow and have different data."""
 
     along = 8
 
@@ -82,7 +82,7 @@ def test_everybody_refuses_the_lie_and_the_liar_is_the_one_left_behind(
 def test_where_only_some_can_tell_the_next_rounds_bring_all_together(
     along: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those whose part does not lie along the mean take the turned one, and may be the majority."""
+    """Members whose contribution does not agree with the mean accept the reversed result. They may be the majority."""
 
     async def scenario() -> None:
         party = Parts(8)
@@ -110,7 +110,8 @@ REPLICAS, LIAR, STEPS, ROUNDS, SEED = 8, 3, 15, 8, 5
 
 
 def learnt() -> tuple[float, int, int]:
-    """The loss of those that do not lie, nats a symbol; how many results they refused; how many of them have proof."""
+    """Return the loss of the honest members in nats per symbol, how many results they refused, and how many of them
+    have proof."""
     method = resolve(SyncSection(preset="diloco", clock="steps", sync_every=STEPS))
     layout = cut(TENSORS, fragments=1, pattern="whole")
 

@@ -1,5 +1,5 @@
-"""A swarm of sixteen cut in two for two minutes: pairs train on at both sides, a group at one of them at most, and
-after healing there is one swarm again. And what the peers believe of each other meanwhile."""
+"""A swarm of sixteen is divided for two minutes: pairs continue on both sides, a group on at most one, and after the
+repair there is one swarm again. Also tests what peers believe about each other's liveness meanwhile."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ COUNT = 16
 CUT_AT, CUT_S = 62.0, 120.0
 HEAL_AT = CUT_AT + CUT_S
 AFTER = int(HEAL_AT / ROUND_S) + 1
-"""A round that is wholly after healing."""
+"""First round that lies completely after the repair."""
 WITHIN = range(int(CUT_AT / ROUND_S) + 1, int(HEAL_AT / ROUND_S))
-"""Rounds that were due, closed and transferred within the cut."""
+"""Rounds that were due, closed and transferred during the partition."""
 
 
 def build(preset: str, seed: int, rounds: int = ROUNDS, count: int = COUNT, link: Link | None = None) -> SimulatedSwarm:
@@ -63,7 +63,7 @@ def build(preset: str, seed: int, rounds: int = ROUNDS, count: int = COUNT, link
 
 
 async def cut(swarm: SimulatedSwarm, side: list[PeerId], at: float, for_s: float) -> None:
-    """Neither calls nor records pass."""
+    """Divide the swarm: neither calls nor records pass."""
     await asyncio.sleep(at)
     swarm.network.partition(side)
     swarm.hub.partition(side)
@@ -73,7 +73,7 @@ async def cut(swarm: SimulatedSwarm, side: list[PeerId], at: float, for_s: float
 
 
 def played(preset: str, seed: int, left: int = COUNT // 2) -> tuple[SimulatedSwarm, Witness, list[torch.Tensor]]:
-    """The swarm at its end, and every outer_params at a few moments: stacked, peers by elements."""
+    """Return the swarm at its end, and all outer_params at a few moments, stacked as (peers, elements)."""
 
     async def main() -> tuple[SimulatedSwarm, Witness, list[torch.Tensor]]:
         swarm, states = build(preset, seed), list[torch.Tensor]()
@@ -95,13 +95,13 @@ def played(preset: str, seed: int, left: int = COUNT // 2) -> tuple[SimulatedSwa
 
 
 def exchanges(peers: list[SimulatedPeer]) -> Counter[int]:
-    """How many of these peers exchanged, by round."""
+    """Return how many of these peers exchanged, by round."""
     ended = [event for peer in peers for event in peer.events if isinstance(event, events.RoundEnded)]
     return Counter(event.round for event in ended if event.outcome == "exchanged")
 
 
 def apart(state: torch.Tensor, left: int) -> float:
-    """How far the means of both sides are from each other."""
+    """Return the distance between the means of both sides."""
     return float((state[:left].mean(0) - state[left:].mean(0)).norm())
 
 
@@ -151,7 +151,7 @@ def test_a_group_has_one_truth_whatever_the_cut(seed: int) -> None:
 
 
 def test_a_cut_off_part_of_a_group_that_is_restarted_founds_no_group() -> None:
-    """All of one half are killed within the cut, and come back with their checkpoints."""
+    """All peers of one half are killed during the partition, and return with their checkpoints."""
 
     async def main() -> SimulatedSwarm:
         swarm = build("streaming-diloco", 0)
@@ -164,7 +164,7 @@ def test_a_cut_off_part_of_a_group_that_is_restarted_founds_no_group() -> None:
                 assert peer.disk.checkpoint is not None
                 assert peer.disk.quorum_store.raw
                 swarm.kill(peer)
-            await asyncio.sleep(70.0)  # the records they left have expired: they see each other, and nobody else
+            await asyncio.sleep(70.0)  # until their earlier records have expired: now they see only each other
             for peer in side:
                 swarm.restart(peer, from_checkpoint=True)
 
@@ -196,10 +196,10 @@ def test_who_is_behind_a_cut_is_suspected_and_nobody_else_is(seed: int) -> None:
 
 
 def test_a_killed_peer_is_suspected_denied_by_others_and_left_out_and_comes_back() -> None:
-    """Killed just before offers open, 12 s after its last record: it is out before that expires."""
+    """It is killed just before offers open, 12 s after its last record, and is out before that record expires."""
 
     async def main() -> SimulatedSwarm:
-        swarm = build("noloco", 7, rounds=10, count=8)  # here, none that is asked has heard from it just now
+        swarm = build("noloco", 7, rounds=10, count=8)  # with this seed, no witness had contact with it just before
         victim = swarm.peers[3]
 
         async def kill() -> None:
@@ -228,8 +228,8 @@ def test_a_killed_peer_is_suspected_denied_by_others_and_left_out_and_comes_back
 @pytest.mark.parametrize("seed", seeds(1, 5))
 @pytest.mark.parametrize("preset", ["noloco", "streaming-diloco"])
 def test_saturated_links_make_nobody_look_dead(preset: str, seed: int) -> None:
-    """Ten minutes: no live peer is suspected for long, none is ever left out, and most rounds are exchanged though
-    nobody has exchanged with anybody before, and a partner's first byte is seconds away."""
+    """For ten minutes no live peer is suspected for long, none is out, and most rounds have exchanges, although no
+    peers have exchanged before and the first byte of a partner takes seconds."""
 
     async def main() -> SimulatedSwarm:
         swarm = build(preset, seed, rounds=20, count=8, link=PROFILES["full"])
@@ -252,7 +252,7 @@ def test_saturated_links_make_nobody_look_dead(preset: str, seed: int) -> None:
 
 
 async def serve_the_first_state(swarm: SimulatedSwarm, folder: Path) -> tuple[PeerId, asyncio.Task[None]]:
-    """A node of the operator: the state of round 0, and no training; until its task is cancelled."""
+    """Run a node of the operator that has the state of round 0 and does not train, until the task is cancelled."""
     me, donor, clock = PeerId("sim-999"), RequestHandler(), VirtualClock()
     MemoryTransport(swarm.network, me, donor, clock)
     run_round = RunProgress(folder / "run_round", lambda: swarm.rounds, clock.now)
@@ -278,8 +278,8 @@ async def serve_the_first_state(swarm: SimulatedSwarm, folder: Path) -> tuple[Pe
 def test_fresh_peers_alone_with_the_bootstrap_of_a_running_swarm_are_no_source_of_state(
     seed: int, tmp_path: Path
 ) -> None:
-    """The others are cut away for a minute. Two come fresh, one after the other: neither gives the other, or later
-    anybody else, what it has from the bootstrap node."""
+    """The others are isolated for a minute. Two fresh peers come one after the other. Neither gives the state that it
+    has from the bootstrap node to the other one, or later to anybody else."""
 
     async def main() -> tuple[SimulatedSwarm, list[str], list[tuple[float, PeerId]]]:
         swarm, gave = build("noloco", seed, rounds=10, count=8), list[tuple[float, PeerId]]()

@@ -1,4 +1,4 @@
-"""Pairs with a liar among them: what it sends moves nobody far, and honest partners are taken as before."""
+"""Pairs with a liar among them: what it sends moves no partner far, and honest partners are accepted as before."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.seeds import nightly
 
 PEERS, ROUNDS, STEPS, SEED = 8, 20, 10, 1
 Lie = Callable[[Tensor, Tensor], Tensor]
-"""Makes of params and outer_params what is sent."""
+"""Computes from params and outer_params what the liar sends."""
 LIES: dict[str, Lie] = {
     "flip": lambda params, outer: 2 * outer - params,
     "x-10": lambda params, outer: outer - 10 * (params - outer),
@@ -35,7 +35,7 @@ LIES: dict[str, Lie] = {
 
 
 class Played:
-    """A swarm of tiny models whose first peer lies on the wire, and goes on honestly itself."""
+    """A swarm of tiny models whose first peer sends false params, and trains honestly itself."""
 
     def __init__(self, lie: str, acceptance: str) -> None:
         asked = cast(Any, acceptance)
@@ -87,7 +87,7 @@ def played(lie: str, acceptance: str) -> Played:
 
 
 def test_one_liar_of_eight_harms_a_run_that_takes_whatever_is_finite() -> None:
-    """Else the other tests here show nothing."""
+    """Without this harm, the other tests of this module would show nothing."""
     assert played("x-10", "finite").honest > 1.1 * played("", "finite").honest
 
 
@@ -101,7 +101,7 @@ def test_clipped_lies_cost_little(lie: str) -> None:
 def test_checked_lies_are_refused_and_cost_next_to_nothing(lie: str) -> None:
     alone, lied = played("", "finite"), played(lie, "check")
     assert lied.honest < 1.03 * alone.honest, (lied.honest, alone.honest, lied.of_liar, lied.of_honest)
-    assert lied.of_liar["refused"] >= 0.2 * lied.of_liar.total(), lied.of_liar  # a late flip is within the noise
+    assert lied.of_liar["refused"] >= 0.2 * lied.of_liar.total(), lied.of_liar  # late in the run a flip is only noise
     assert lied.of_honest["refused"] <= 0.05 * lied.of_honest.total(), lied.of_honest
 
 

@@ -1,4 +1,4 @@
-"""A volunteer stands still just when a partner counts on it: the partner finds another, or has its exchange."""
+"""A volunteer pauses just when a partner waits for its peer: the partner finds another one, or gets its exchange."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def leave(peer: SimulatedPeer) -> None:
 
 @dataclass
 class Hold:
-    """What one peer was locked for when it was told to stand still."""
+    """The lock that one peer had when it was asked to stop."""
 
     round: int
     partner: PeerId
 
 
 async def locked(peer: SimulatedPeer, before_due_s: float) -> Hold:
-    """Wait until the peer has a partner for a round that is due in so many seconds."""
+    """Wait until the peer has a partner for a round that is due within this many seconds."""
     await asyncio.sleep(BEGINS_S)
     clock = VirtualClock()
     while True:
@@ -51,7 +51,7 @@ async def locked(peer: SimulatedPeer, before_due_s: float) -> Hold:
 
 
 def stopped(stop: Stop, before_due_s: float, count: int) -> tuple[SimulatedSwarm, Hold, float]:
-    """Play a run in which a locked peer is told to stand still. The last: seconds until its trainer did."""
+    """Play a run in which a locked peer is asked to stop. The last value is the seconds until its trainer stopped."""
     holds, still_after_s = list[Hold](), list[float]()
 
     async def play(swarm: SimulatedSwarm) -> None:
@@ -118,7 +118,7 @@ def test_a_partner_without_the_time_to_find_another_has_its_exchange(stop: Stop)
 
 @pytest.mark.parametrize(("after_due_s", "fits"), [(0.5, False), (15.0, True)])
 def test_no_partner_is_taken_for_an_exchange_that_quiet_hours_would_meet(after_due_s: float, fits: bool) -> None:
-    """They begin so long after a round is due, and last for a minute."""
+    """The quiet hours begin shortly after a round is due, and last for a minute."""
     due_s, begins_minute = 100.0, 2
 
     async def play(swarm: SimulatedSwarm) -> None:

@@ -1,4 +1,4 @@
-"""Small swarms under random faults: no promise is broken, whatever happens when."""
+"""Small swarms under random faults: no promise is broken, whenever the faults occur."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_no_seed_breaks_a_promise(preset: str, seeds: list[int]) -> None:
         done += played.done
         outcomes += played.outcomes
     assert done >= len(seeds) // 2, "a simulation without faults shows nothing"
-    if preset != "streaming-diloco":  # its rounds are short, and none of these faults costs a member one
+    if preset != "streaming-diloco":  # its rounds are so short that none of these faults makes a member miss one
         assert outcomes["refused" if "diloco" in preset else "solo"] > 0
     assert preset == "none" or outcomes["exchanged"] > 2 * (outcomes.total() - outcomes["exchanged"])
 
 
 FOUND = [("diloco", 380), ("diloco", 731), ("streaming-diloco", 711), ("streaming-diloco", 913)]
-"""Cut apart before a fragment's first result: each gave two."""
+"""Seeds in which the group was divided before a fragment's first result. Each once gave two group states."""
 
 
 @pytest.mark.parametrize(("preset", "seed"), FOUND)

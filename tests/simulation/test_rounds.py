@@ -1,4 +1,4 @@
-"""The production coordinator in virtual time: pairs form although views differ, everybody meets, ledgers balance."""
+"""The production coordinator in virtual time: pairs form although views differ, all peers meet, and ledgers balance."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def simulate(
 
 
 def paired_rounds(swarm: SimulatedSwarm) -> dict[int, list[frozenset[str]]]:
-    """Round to pairs; asserts that partners name each other."""
+    """Return the pairs of each round, and assert that partners name each other."""
     by_round: dict[int, list[frozenset[str]]] = {}
     books = {peer.peer_id: peer.partners() for peer in swarm.peers}
     for me, partners in books.items():

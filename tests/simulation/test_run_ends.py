@@ -53,7 +53,7 @@ def build(preset: str) -> SimulatedSwarm:
 
 
 async def announce(swarm: SimulatedSwarm, who: PeerId, status: Status) -> None:
-    """Say this in the directory now."""
+    """Announce this record in the directory now."""
     now = swarm.hub.now()
     record = PeerRecord(who, RUN, ("memory:x",), True, 1, 1, ROUNDS, 0.0, status, now, now + 100.0)
     await MemoryDirectory(swarm.hub, who, RUN).announce(record)
@@ -72,7 +72,7 @@ async def seconds_of(swarm: SimulatedSwarm) -> float:
 
 
 async def keep(swarm: SimulatedSwarm, folder: Path, served: list[ServableState], *, momentum: bool) -> None:
-    """Be the operator's node, for ever."""
+    """Run the operator's node, which keeps states, without end."""
     clock, directory = VirtualClock(), MemoryDirectory(swarm.hub, NODE, RUN)
     context = JoinContext(
         run_id=RUN,

@@ -1,4 +1,4 @@
-"""A process that stands still for a while, in a swarm that goes on: what it missed is named as such, and it is back."""
+"""A process that stops for a while in a swarm that continues: the rounds it missed are reported, and it returns."""
 
 from __future__ import annotations
 

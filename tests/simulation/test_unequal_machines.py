@@ -1,5 +1,5 @@
-"""Machines that differ twentyfold meet without waiting for each other; one whose steps are longer than a round takes
-part when it can, and its work counts."""
+"""Machines whose speeds differ twentyfold meet without waiting for each other. A machine whose steps are longer than a
+round takes part when it can, and its work counts."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_twentyfold_differences_cost_nobody_a_round() -> None:
 @pytest.mark.parametrize("round_s", [60.0, *nightly([300.0])])
 @pytest.mark.parametrize("step_s", [*nightly([4.0, 8.0]), 16.0])
 def test_strangers_wait_for_each_others_steps(step_s: float, round_s: float) -> None:
-    """Steps of seconds, out of phase: ready at moments that differ by a step. All are strangers at first, and in a
-    larger swarm stay it for long."""
+    """Steps of several seconds end at different times, so peers are ready up to one step apart. All are strangers at
+    first, and in a larger swarm remain so for long."""
     rng = random.Random(step_s + round_s)
     steps = {number: step_s * rng.uniform(0.7, 1.4) for number in range(7)} | {7: 0.5}
     swarm = simulate(steps, RoundClock("seconds", round_s, 1, EPOCH), 10)
@@ -65,7 +65,7 @@ def test_strangers_wait_for_each_others_steps(step_s: float, round_s: float) -> 
 
 
 def test_a_step_longer_than_a_round_is_done_and_exchanged_and_delays_nobody() -> None:
-    """25 s in rounds of 20 s: a step, then an exchange at the next moment that a round is due."""
+    """A step takes 25 s in rounds of 20 s: after each step, the peer exchanges at the next due moment."""
     swarm = simulate({0: 0.1, 1: 0.1, 2: 0.1, 3: 25.0})
     slow = swarm.peers[3]
     exchanged = [e for e in slow.events if isinstance(e, RoundEnded) and e.outcome == "exchanged"]
@@ -79,8 +79,8 @@ def test_a_step_longer_than_a_round_is_done_and_exchanged_and_delays_nobody() ->
 
 
 def group_of(step_seconds: dict[int, float], preset: str) -> SimulatedSwarm:
-    """That really learns: an inner optimizer is slow in its first ten steps, so that whoever takes sixty while others
-    take one goes five hundred times as far."""
+    """Return a group that really trains. An inner optimizer is slow in its first ten steps, so that a member with sixty
+    steps moves five hundred times as far as members with one."""
 
     async def main() -> SimulatedSwarm:
         method = resolve(SyncSection(preset=preset, codec="fp32"))

@@ -1,4 +1,4 @@
-"""A peer whose upload budget is used trains alone, is nobody's partner meanwhile, and takes part again afterwards."""
+"""A peer whose upload budget is used trains alone, is no partner meanwhile, and takes part again afterwards."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.simulation.test_volunteers_pause import balanced, between, simulate
 LIMITED = {1: UploadLimits(day=5 * 10**9)}
 USED = "today's upload of 5 GB is used. Next exchange after 00:00"
 UNTIL_SEEN_S = 25.0
-"""A round and a little: what was open when the budget ended may still end."""
+"""A round and a little more, because what was open when the budget ended may still end."""
 
 
 def use_up(quota: UploadQuota, claims: contextlib.ExitStack) -> None:
-    """Claim everything that the quota still holds."""
+    """Claim all bytes that the quota still has."""
     for size in (10**number for number in range(10, -1, -1)):
         with contextlib.suppress(PartnerRefused):
             while True:

@@ -1,4 +1,5 @@
-"""A volunteer pauses in the middle of a run: stands still within a step, is no partner, loses nothing, and goes on."""
+"""A volunteer pauses during a run: the peer stops within a step, is no partner, loses no work, and continues
+afterwards."""
 
 from __future__ import annotations
 
@@ -238,7 +239,7 @@ def test_one_that_starts_paused_is_no_partner_and_then_takes_part(kind: Literal[
 
 @pytest.mark.parametrize("seed", seeds(range(0, 20, 5), 20))
 def test_who_is_told_to_leave_at_any_moment_says_the_round_its_trainer_is_in(seed: int) -> None:
-    """Else a checkpoint written now goes on with a round that is over."""
+    """Otherwise a checkpoint that is written now would continue with a round that is over."""
 
     async def main() -> None:
         method = resolve(SyncSection(preset="noloco", clock="steps", sync_every=10))

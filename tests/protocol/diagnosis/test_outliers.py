@@ -1,4 +1,4 @@
-"""Who is slow, and why, on made-up exchanges of which the truth is known."""
+"""Diagnosis of slow peers and links on synthetic exchanges with a known cause."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def met(
     seed: int = 0,
     diagnosis: Diagnosis | None = None,
 ) -> Diagnosis:
-    """After so many exchanges with the partners in turn, whose rates have these factors."""
+    """Return a diagnosis after this many exchanges with the partners in turn, whose rates are scaled by these
+    factors."""
     rng, diagnosis = random.Random(seed), diagnosis or Diagnosis()
 
     def drawn(factor: float) -> float:
@@ -66,7 +67,7 @@ def test_a_healthy_peer_finds_nothing_and_says_of_how_many() -> None:
 
 @pytest.mark.nightly
 def test_false_alarms_are_rare_under_strong_noise() -> None:
-    """Promised: under 1 % of verdicts."""
+    """The promise is less than 1 % of verdicts."""
     lags = random.Random(5)
     alarms = sum(bool(met(noise=0.4, seed=seed, lag_s=lambda _: lags.gauss(0.0, 2.0)).found()) for seed in range(200))
     assert alarms < 2, alarms
@@ -97,7 +98,7 @@ def test_a_slow_link_is_told_from_a_slow_partner() -> None:
 
 
 def test_words_alone_blame_nobody() -> None:
-    """A partner that calls itself slow, and is not."""
+    """A partner claims to be slow, and is not."""
     assert keys(met(told_out=only(PARTNERS[1], 0.1), told_in=only(PARTNERS[1], 0.1))) == []
 
 
@@ -147,7 +148,7 @@ def test_a_finding_comes_once_stays_and_goes_once() -> None:
 
     go_on(WINDOW, 0.4)
     assert [finding.key for finding in news] == [("slow_uplink", YOU)]
-    go_on(WINDOW, 0.55)  # within the bounds, but not by much: no news
+    go_on(WINDOW, 0.55)  # slightly within the bounds: the finding stays, by hysteresis
     assert (len(news), ends) == (1, [])
     go_on(WINDOW, 1.0)
     assert [finding.key for finding in ends] == [("slow_uplink", YOU)]
@@ -175,7 +176,7 @@ def test_a_partner_that_stands_still(failure: str, what: str) -> None:
     for _ in range(3):
         diagnosis.add(Sample(PARTNERS[5], failure=failure))  # type: ignore[arg-type]
         diagnosis.look()
-    assert keys(diagnosis) == []  # three of six
+    assert keys(diagnosis) == []  # three of six exchanges are too few
     for _ in range(8):
         diagnosis.add(Sample(PARTNERS[5], failure=failure))  # type: ignore[arg-type]
         diagnosis.look()

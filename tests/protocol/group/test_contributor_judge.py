@@ -1,4 +1,4 @@
-"""Which contributors an owner leaves out, from how much their parts agree."""
+"""Tests of which contributors an owner leaves out, by the agreement of their contributions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def compared(parts: list[list[float]]) -> PartsComparison:
 
 
 def drawn(seed: int, signs: list[float], common: float = 0.5) -> PartsComparison:
-    """Parts of noise of length one an element, and `common` times a common direction, each times its sign."""
+    """Return contributions: noise with a standard deviation of one, plus `common` times a common direction, times a
+    sign."""
     dice = random.Random(f"parts {seed}")
     direction = [dice.gauss(0, 1) for _ in range(400)]
     return compared([[sign * (common * way + dice.gauss(0, 1)) for way in direction] for sign in signs])
@@ -49,7 +50,7 @@ def test_a_turned_sign_is_left_out_in_the_first_round(liars: int) -> None:
 
 
 def test_colluders_who_send_the_opposite_of_the_common_direction_turn_nobody_else() -> None:
-    """Their sum is longer than that of the honest six: a mean would point their way."""
+    """The sum of their contributions is longer than that of the six honest ones, so a mean would point their way."""
     dice = random.Random("colluders")
     direction = [dice.gauss(0, 1) for _ in range(400)]
     honest = [[0.35 * way + dice.gauss(0, 1) for way in direction] for _ in range(6)]
@@ -82,7 +83,7 @@ def test_members_whose_data_point_against_each_other_are_not_judged() -> None:
 
 
 def test_noise_alone_is_tolerated() -> None:
-    """A useless contribution costs little, and one from other data may look like it."""
+    """A useless contribution does little harm, and a contribution from other data may look the same."""
     judge, dice = ContributorJudge(), random.Random("noise")
     for _ in range(10):
         direction = [dice.gauss(0, 1) for _ in range(400)]

@@ -1,4 +1,4 @@
-"""What one member can tell of a shard's result: how long it is, and where it points, beside what is usual."""
+"""Tests of the plausibility of a shard's result, by its length and direction compared with what is usual."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ MEMBERS = 8
 def result(
     rms: float = 1.0, cosine: float = 0.35, own: float = 2.0, named: int = 8, us: bool = True, elements: int = 10_000
 ) -> MeasuredResult:
-    """An honest one unless told otherwise: the mean of eight parts that have little in common."""
+    """Return a measured result; by default an honest one, the mean of eight contributions that have little in
+    common."""
     return MeasuredResult(rms, own, cosine, elements, named, us)
 
 
 def doubts(one: MeasuredResult, others: list[MeasuredResult], history: ResultHistory | None = None) -> str:
-    """Why shard 0 is doubted; no other shard may be."""
+    """Return why shard 0 is doubted, and assert that no other shard is."""
     found = (history or ResultHistory()).doubts(dict(enumerate([one, *others])), MEMBERS)
     assert found.keys() <= {0}
     return found.get(0, "")
@@ -41,7 +42,7 @@ def test_two_liars_of_eight_do_not_make_the_usual_theirs() -> None:
 
 @pytest.mark.parametrize("cosines", [(0.1, 0.1, 0.1), (-0.1, 0.0, 0.2), (-0.3, -0.3, -0.3)])
 def test_a_part_that_does_not_lie_along_the_mean_tells_no_direction(cosines: tuple[float, ...]) -> None:
-    """Of a slow machine, or with data that no other has."""
+    """The contribution of a slow machine, or of one with data that no other member has."""
     assert doubts(result(1, -0.3), [result(1, cosine) for cosine in cosines]) == ""
 
 

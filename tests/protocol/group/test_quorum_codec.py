@@ -1,4 +1,4 @@
-"""A group's memory over a restart: what comes back is what went in, and it goes on counting."""
+"""The stored rosters of a group survive encoding and decoding, and the quorum continues from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIGEST = b"d" * 32
 
 
 def played(rounds: int = 3) -> Quorum:
-    """A member of sixteen that stepped with them."""
+    """Return the quorum of a member of sixteen after steps with them."""
     quorum = Quorum()
     for round_ in range(rounds):
         quorum.accepted(round_, PEERS)

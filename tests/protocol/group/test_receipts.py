@@ -1,4 +1,4 @@
-"""Two signatures of one owner over different results are a proof; nothing less is."""
+"""Two signatures of one owner over different results prove a fault; nothing less does."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_split_over_bases_they_rally_round_the_latest() -> None:
 
 
 NEWER = Base(b"4" * 32, (A, B, C, D), 6)
-"""Of a roster that A and B were in and got nothing of."""
+"""Base of a roster that A and B were in, and whose result they did not get."""
 
 
 def come(leader: RosterBuilder) -> None:
@@ -265,7 +265,7 @@ def test_grace_covers_two_inner_steps_of_the_leader() -> None:
 
 
 def test_grace_leaves_out_few_of_those_that_join_at_the_end_of_a_step() -> None:
-    """Three members whose steps of two seconds end at any moment; the leader's quorum is two of them."""
+    """Three members with steps of two seconds that end at random times. The quorum is two of them."""
     rng, grace, late = random.Random(5), Grace(), 0
     for _ in range(1000):
         _, second, third = sorted(rng.uniform(0, 2.0) for _ in range(3))

@@ -41,7 +41,7 @@ def test_a_larger_block_is_kept() -> None:
 
 @pytest.mark.parametrize("owners", [1, 2, 3, 5, 8, 16])
 def test_an_edge_inside_a_whole_span_moves_to_its_nearer_end(owners: int) -> None:
-    """In between a fragment is cut anywhere."""
+    """Outside of whole spans a fragment can be divided anywhere."""
     sizes = [1000, 24, 700, 700, 24, 700, 700, 24]
     ends = list(itertools.accumulate(sizes))
     whole = [(end - size, end) for size, end in zip(sizes, ends, strict=True)][1:]

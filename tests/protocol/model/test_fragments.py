@@ -9,7 +9,7 @@ from peer.protocol.model.layout import Layout, TensorSpec
 
 
 def model(blocks: int, *, widths: tuple[int, ...] = (4, 2)) -> list[TensorSpec]:
-    """Embedding, blocks of two tensors each, last norm."""
+    """Return an embedding, blocks of two tensors each, and a last norm."""
     inside = [
         TensorSpec(f"model.layers.{block}.{kind}.weight", (width,))
         for block in range(blocks)
@@ -19,7 +19,7 @@ def model(blocks: int, *, widths: tuple[int, ...] = (4, 2)) -> list[TensorSpec]:
 
 
 def contents(layout: Layout) -> list[list[str]]:
-    """Blocks by number, everything else by its name, fragment by fragment."""
+    """Return the contents of each fragment: blocks by number, other tensors by name."""
     found = []
     for first, end in layout.fragments:
         names = (tensor.name for tensor in layout.tensors[first:end])
@@ -158,7 +158,7 @@ def test_the_digest_tells_orders_and_cuts_apart() -> None:
 
 
 def test_the_cut_is_the_same_for_ever() -> None:
-    """Peers of other versions and machines must agree: a change here is a change of the wire."""
+    """Peers of other versions and machines have to agree, so a change here is a change of the wire protocol."""
     found = {
         pattern: cut(model(5, widths=(7, 3)), fragments=3, pattern=pattern).digest().hex()[:16]
         for pattern in PATTERNS[1:]

@@ -1,4 +1,4 @@
-"""Two peers do not meet too often."""
+"""Two peers are not paired too often."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_from_eight_peers_on_two_meet_at_most_twice_in_half_as_many_rounds() -> 
     assert not known.met_too_often(other, 18, live=16)
     assert not known.met_too_often(other, 13, live=7)
     known.forget_absent([])
-    assert known.met_too_often(other, 13, live=16)  # out of sight is not forgotten
+    assert known.met_too_often(other, 13, live=16)  # an absent peer is still remembered
     for number in range(MAX_MET):
         known.met(PeerId(f"p{number}"), 12)
     known.forget_absent([])

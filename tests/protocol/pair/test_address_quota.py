@@ -1,4 +1,4 @@
-"""Strangers of one address block have few places where there are many."""
+"""If there are many strangers, only a few of one address block are candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of swaps that a relay caused are excused, and no partner can have that for ever."""
+"""Failed swaps that a relay caused are excused, but only a few times for each partner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a partner may move us: the radius, its memory, and what a patient liar makes of it."""
+"""Tests of the clip: its radius, its memory, and how far a patient liar can raise it."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def test_first_partners_are_measured_by_our_own_work() -> None:
 
 
 def test_replicas_that_mix_and_work_on_grow_apart_as_far_as_the_first_radius_allows() -> None:
-    """Four peers with directions of their own, paired by turns."""
+    """Four peers that work in independent directions, paired in turn."""
     mean, apart = [[0.0] * 4 for _ in range(4)], 0.0
     for round_ in range(20):
         works = [[mine + (axis == peer) for axis, mine in enumerate(mean[peer])] for peer in range(4)]
@@ -60,7 +60,7 @@ def test_without_own_work_nothing_is_taken_and_nothing_learnt() -> None:
 
 @pytest.mark.parametrize("colluders", [0.3, 1.0])
 def test_a_patient_liar_moves_the_radius_no_further_than_our_work_allows(colluders: float) -> None:
-    """It always stays just inside of what is taken, for 200 rounds, and drags the median along."""
+    """For 200 rounds the liar stays just within what is accepted, and so raises the median."""
     rng, memory, largest = random.Random(1), FragmentDistances(), 0.0
     for _ in range(200):
         work = rng.uniform(0.9, 1.1)
@@ -73,7 +73,7 @@ def test_a_patient_liar_moves_the_radius_no_further_than_our_work_allows(collude
 
 
 def test_without_the_cap_it_would_grow_for_ever() -> None:
-    """The same liar against the median alone, to show what the cap is for."""
+    """The same liar with the median alone, to show the effect of the cap."""
     distances, radius = [1.0] * REMEMBERED, 0.0
     for _ in range(200):
         radius = SLACK * sorted(distances)[(len(distances) - 1) // 2]

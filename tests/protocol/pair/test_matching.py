@@ -1,4 +1,5 @@
-"""The matching, driven by hand and by a random message scheduler: no network, no loop, no clock."""
+"""Tests of the matching, with explicit events and with a random scheduler of messages: no network, no loop, no
+clock."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def ranked(me: PeerId, others: list[PeerId]) -> list[PeerId]:
 
 
 def pairing(me: PeerId, candidates: list[PeerId], closed: Collection[PeerId] = ()) -> Matching:
-    """`closed`: who cannot be dialled."""
+    """Return a `Matching` with candidates. `closed`: those that cannot be dialled."""
     made = Matching(RUN, KEY, me, reach=Reach.NONE if me in closed else Reach.DIRECT)
     made.add(candidates, closed)
     return made
@@ -172,7 +173,7 @@ def test_nobody_pairs_with_itself() -> None:
 
 
 Trust = Callable[[random.Random, PeerId, PeerId], bool]
-"""Whether the second peer is proven to the first."""
+"""Returns whether the second peer is proven to the first."""
 
 
 def nobody(rng: random.Random, me: PeerId, other: PeerId) -> bool:
@@ -188,9 +189,11 @@ def run_matching(
     shuns: Trust = nobody,
     late: float = 0.0,
 ) -> dict[PeerId, PeerId | None]:
-    """Deliver offers and answers one by one, in random order, until nothing moves. Views miss a part of the others.
-    `closed`: so many, drawn by lot, cannot be dialled. `shuns`: whether the second is the first one's last choice.
-    `late`: part of the deliveries before which somebody loses the patience with the one that it asked."""
+    """Deliver offers and answers one by one, in random order, until there are none left. Each view lacks some other
+    peers.
+
+    `closed`: number of random peers that cannot be dialled. `shuns`: whether the second peer is a last choice of the
+    first. `late`: fraction of the deliveries before which some peer stops waiting for the answer to its offer."""
     rng = random.Random(seed)
     everybody = peers(count)
     shut = set(rng.sample(everybody, closed))
@@ -234,7 +237,8 @@ def run_matching(
 
 
 def _let_go(table: dict[PeerId, Matching], me: PeerId, now: float) -> bool:
-    """Ask the partner, as a heartbeat does, whether it holds us. Return whether it does not, and go on without it."""
+    """Ask the partner, as a heartbeat does, whether it holds our lock. If it does not, drop the lock and return
+    True."""
     partner = table[me].locked
     if partner is None or table[partner].on_offer(me, now).verdict in (Verdict.LOCKED, Verdict.LATER):
         return False

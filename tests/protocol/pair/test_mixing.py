@@ -1,7 +1,7 @@
-"""How well a swarm mixes in which the proven go first: the spectral gap of the expected mixing matrix.
+"""How well a swarm mixes if proven peers have priority: the spectral gap of the expected mixing matrix.
 
-A matching is computed here as the protocol ends it: the best free edge is locked first. test_matching.py drives real
-ones."""
+The matchings here are computed as the protocol's result: the best free edge is locked first. test_matching.py runs the
+protocol itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = RunId(b"m" * 32)
 ROUNDS = 300
 Edge = tuple[int, int]
 Holds = Callable[[int, int], bool]
-"""Whether something holds of a pair, the smaller number first."""
+"""Returns whether a property holds for a pair, given as (smaller number, larger number)."""
 
 
 def ids(count: int) -> list[PeerId]:
@@ -52,7 +52,7 @@ def mixing_of(count: int, rounds: list[list[Edge]]) -> np.ndarray:
 
 
 def uniform(count: int) -> np.ndarray:
-    """Return the expected mixing matrix of unbiased rounds: all pairs are equally likely."""
+    """Return the expected mixing matrix of unbiased rounds, in which all pairs are equally likely."""
     together = 1 / (count - 1 + count % 2)
     return np.eye(count) * (1 - together * count / 2) + together / 2
 
@@ -63,7 +63,7 @@ def gap_of(mixing: np.ndarray) -> float:
 
 
 def expected(count: int, proven: Holds) -> np.ndarray:
-    """Return the expected mixing matrix where some go first. The rounds in which they do are drawn."""
+    """Return the expected mixing matrix if some pairs have priority. The biased rounds are drawn at random."""
     biased = [matched(count, r, proven) for r in range(ROUNDS) if not unbiased(RUN, r)]
     return uniform(count) / BLOCK_ROUNDS + mixing_of(count, biased) * (1 - 1 / BLOCK_ROUNDS)
 
@@ -76,7 +76,7 @@ def test_in_unbiased_rounds_all_pairs_are_equally_likely_and_the_gap_is_a_half(c
 
 
 def test_all_scores_of_a_round_are_equally_likely() -> None:
-    """The scores above are random ones: those of the protocol rank pairs as well."""
+    """The scores above are random numbers. Those of the protocol rank pairs just as evenly."""
     who, firsts = ids(8), Counter[Edge]()
     for round_ in range(1400):
         key = RoundKey(round_, 0)
@@ -109,10 +109,11 @@ def test_even_where_each_has_one_favourite_the_gap_is_bounded() -> None:
 
 
 def grown(count: int, rounds: int, liars: int = 0) -> tuple[list[float], float]:
-    """Let peers prove themselves to each other from nothing; `liars` more come when half of the rounds are over.
-    Return the swarm's spread in each quarter of the rounds, and the share of honest meetings with liars after that.
+    """Play rounds in which peers become proven to each other from nothing; `liars` more peers join after half of the
+    rounds. Return the swarm's spread in each quarter of the rounds, and the fraction of the honest peers' meetings that
+    are with liars, after the liars joined.
 
-    Each makes a random step of its own in every round."""
+    Each peer makes an independent random step in every round."""
     rng, everybody = np.random.default_rng(1), ids(count + liars)
     proven, met = [ProvenPeers() for _ in everybody], [Acquaintance() for _ in everybody]
     values, spread, hostile, meetings = np.zeros((count, 64)), list[float](), 0, 0
@@ -132,7 +133,7 @@ def grown(count: int, rounds: int, liars: int = 0) -> tuple[list[float], float]:
         for i, j in pairs:
             for one, other in ((i, j), (j, i)):
                 met[one].met(everybody[other], round_)
-                if other < count:  # what liars send is refused
+                if other < count:  # exchanges with liars are refused
                     proven[one].accepted(everybody[other])
             if j < count:
                 values[[i, j]] = (values[i] + values[j]) / 2
@@ -146,7 +147,7 @@ def grown(count: int, rounds: int, liars: int = 0) -> tuple[list[float], float]:
 @pytest.mark.parametrize(("count", "rounds"), [(8, 160), (32, 320)])
 def test_a_young_swarm_in_which_few_are_proven_stays_together(count: int, rounds: int) -> None:
     spread, _ = grown(count, rounds)
-    fixed = {8: 0.80, 32: 0.955}[count]  # of unbiased matchings
+    fixed = {8: 0.80, 32: 0.955}[count]  # spread with unbiased matchings
     assert max(spread) < 1.08 * fixed, spread
 
 

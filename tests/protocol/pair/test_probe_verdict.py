@@ -1,4 +1,4 @@
-"""What the losses of a probe decide, and when a partner becomes the last choice."""
+"""Tests of the verdict on the losses of a probe, and of when a partner becomes a last choice."""
 
 import math
 import random
@@ -37,7 +37,7 @@ def test_a_mean_that_undoes_our_work_is_refused_with_a_reason() -> None:
 
 
 def test_noise_alone_refuses_nobody() -> None:
-    """We have gained nothing: only what is beyond the error of the windows counts."""
+    """Our work has gained nothing, so only a loss beyond the standard error of the windows counts."""
     verdict = judge(losses(2.05, base=2.0, noise=0.2))
     assert verdict is not None
     assert verdict.accepted
@@ -66,7 +66,8 @@ def test_only_params_that_are_worse_than_guessing_are_nonsense() -> None:
 
 
 def test_honest_partner_with_other_data_is_not_called_nonsense() -> None:
-    """Early in a run replicas of disjoint data are worse than guessing on the data of all, ours as well as theirs."""
+    """Early in a run, replicas trained on disjoint data are worse than a guess on the data of all, ours as well as
+    theirs."""
     taken = judge(losses(2.0, partner=GUESS + 1.0))
     assert taken is not None
     assert not taken.nonsense

@@ -1,4 +1,4 @@
-"""Who has proven itself, what speaks for it, and how that is kept."""
+"""Tests of which peers are proven, by what, and how that is stored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _rounds = itertools.count()
 
 
 def vouch(proven: ProvenPeers, peer: PeerId, by: PeerId) -> None:
-    """Note a receipt of a round of its own."""
+    """Record a receipt for a new round."""
     proven.vouched(peer, by, RoundKey(next(_rounds), 0))
 
 
@@ -92,7 +92,7 @@ def test_a_disgraced_peer_is_a_stranger_and_so_are_those_it_stood_for() -> None:
 
 
 def test_a_voucher_names_one_partner_of_a_round() -> None:
-    """Three proven liars that sign for 200 keys in one round prove one of them."""
+    """Three proven liars sign receipts for 200 keys in one round. Only one of the keys becomes proven."""
     proven = ProvenPeers()
     prove(proven, *FRIENDS[:VOUCHERS])
     for number in range(200):

@@ -1,4 +1,4 @@
-"""A chain holds as its owner wrote it. With any byte changed, any entry moved, removed or repeated, it does not."""
+"""A chain is valid as its owner wrote it, and invalid with any byte changed or any entry moved, removed or repeated."""
 
 from __future__ import annotations
 

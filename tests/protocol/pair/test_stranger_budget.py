@@ -1,4 +1,4 @@
-"""Strangers may cost the trainer a small part of the time, whatever they do."""
+"""Strangers can waste only a small part of the trainer's time, whatever they do."""
 
 from __future__ import annotations
 

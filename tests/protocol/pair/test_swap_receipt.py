@@ -1,4 +1,4 @@
-"""A statement has one encoding, and the partner's follows from ours."""
+"""A statement has exactly one encoding, and the partner's statement follows from ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dials to addresses that nobody answers are few, whatever number of keys names them."""
+"""Addresses at which nobody answers are dialled seldom, however many keys name them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ VICTIM = "203.0.113.7:4810"
 
 
 def dials(budget: DialBudget, endpoints: list[str], now: float = 0.0) -> int:
-    """Let a fresh key name each endpoint, and return how many are dialled."""
+    """Let a fresh key name each endpoint, and return how many endpoints are dialled."""
     return sum(
         budget.take(PeerId(f"key {now} {number}"), endpoint, now) is None for number, endpoint in enumerate(endpoints)
     )

@@ -265,7 +265,7 @@ def test_nobody_names_a_round_that_the_run_cannot_have_reached() -> None:
 
 
 def test_no_donor_gives_another_first_state_than_the_one_that_was_signed() -> None:
-    """In round 0 noise has the loss of an untrained model, so the loss does not betray it."""
+    """In round 0 random params have the loss of an untrained model, so their loss does not reveal them."""
     offers = Offers([offer("liar", 0, mark="99"), offer("honest", 0, mark="11"), offer("later", 3, mark="22")])
     offers.ensure_first([Signed(25, "2222")])
     assert len(offers.offered) == 3, "without a digest of it any may be"
@@ -543,7 +543,7 @@ def test_fetching_takes_a_small_part_of_the_time(good: bool, took_s: float, next
 
 
 def apart(*places: float, trusted: frozenset[int] = frozenset()) -> set[int]:
-    """States on a line."""
+    """Return the distances between states on a line."""
     return set(states_apart([[abs(one - other) for other in places] for one in places], trusted))
 
 

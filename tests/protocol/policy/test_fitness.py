@@ -1,4 +1,4 @@
-"""A machine's numbers against a run's: whether a step is begun, and what a person is told."""
+"""Tests of the judgement whether a machine fits a run, and whether a last inner step is begun."""
 
 from __future__ import annotations
 

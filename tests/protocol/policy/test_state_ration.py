@@ -9,7 +9,7 @@ BLOCK = "198.51.100.0/24"
 
 
 def taken(ration: StateRation, keys: int, now: float, block: str = BLOCK) -> float:
-    """Return the bytes that so many new keys of a block get, each of as many as it can have."""
+    """Return the bytes that `keys` new keys of one block get, if each takes as much as it can."""
     got = 0.0
     for number in range(keys):
         peer = PeerId(f"{block} {now} {number}")

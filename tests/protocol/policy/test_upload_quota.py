@@ -1,4 +1,4 @@
-"""The arithmetic of upload budgets."""
+"""Tests of the arithmetic of upload quotas."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ NOVEMBER = date(2026, 11, 21)
 
 
 def at(day: date = NOVEMBER, day_left_s: float = 0.0) -> Moment:
-    """Without a month's rest unless it matters: the allowance for it is kept back."""
+    """Return a moment on this day. By default no time is left in the month, because the allowance for it is
+    reserved."""
     return Moment(day, day_left_s, day_left_s)
 
 
@@ -132,7 +133,7 @@ def test_what_is_claimed_only_where_it_fits_never_passes_the_limit(
 
 
 def test_a_lost_count_is_taken_for_the_most_it_can_have_been() -> None:
-    moment = at()  # of the 21st
+    moment = at()  # on the 21st
     assert lost(UploadLimits(day=GB), moment) == Used(NOVEMBER, GB, 0, GB)
     assert lost(UploadLimits(month=9 * GB), moment) == Used(NOVEMBER, 0, 9 * GB)
     assert lost(UploadLimits(GB, 100 * GB), moment) == Used(NOVEMBER, GB, 21 * GB, GB)
@@ -171,7 +172,7 @@ def test_headers_are_counted() -> None:
 
 
 def test_a_small_quota_of_a_day_exchanges_in_rounds_of_five_minutes() -> None:
-    """With the allowance of short rounds, 50 MB a day would mean never exchanging."""
+    """With the allowance for short rounds, 50 MB a day would never allow an exchange."""
     limits, payload = UploadLimits(day=50 * 10**6), 10**6
     kept = book(limits)
     assert kept.lacking(payload, at(day_left_s=DAY_S)) == "day"

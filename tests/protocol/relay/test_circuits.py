@@ -1,4 +1,4 @@
-"""Who gets a place, who gets a circuit, and which slips are good."""
+"""Tests of which peers get reservations and circuits, and which slips are valid."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOME, CALLER = PeerId("home"), PeerId("caller")
 
 
 class Relay:
-    """A table, with the circuits that gave way to others."""
+    """A circuit table, with the circuits that it closed to make room for others."""
 
     def __init__(self, *reserved: str, seed: int = 1) -> None:
         self.table = CircuitTable(random.Random(seed))
@@ -178,7 +178,8 @@ def test_one_address_with_many_keys_does_not_take_the_relay_from_the_others() ->
 
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_comes_the_books_agree(seed: int) -> None:
-    """Circuits open, are claimed, closed, late and refused; the limits hold, and in the end nothing is left."""
+    """Circuits are opened, claimed, closed, late and refused at random: the limits hold, and in the end nothing is
+    left."""
     rng, homes, now = random.Random(seed), [f"home {number}" for number in range(6)], NOW
     relay, open_ones = Relay(*homes, seed=seed), list[Circuit]()
     for _ in range(2000):

@@ -1,4 +1,4 @@
-"""When it is tried to punch."""
+"""Tests of when punching is tried."""
 
 from __future__ import annotations
 

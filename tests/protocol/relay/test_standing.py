@@ -1,4 +1,4 @@
-"""Which relays are left, and that no single peer decides it."""
+"""Tests of which relays are avoided, and that no single peer decides it."""
 
 from __future__ import annotations
 
@@ -171,12 +171,12 @@ def test_a_relay_that_is_gone_is_put_aside_while_there_is_another() -> None:
 
 
 def test_a_relay_that_plays_dead_over_and_over_is_soon_hardly_used() -> None:
-    """It is asked again whenever it is not put aside, and is gone each time."""
+    """It is used whenever it is not away, and disappears each time."""
     standing, now, times = RelayStanding(), NOW, 0
     while now < NOW + 4 * 3600:
         if not standing.is_away(RELAY, now):
             standing.gone(RELAY, now)
-            standing.gone(RELAY, now + 0.1)  # one death, seen twice
+            standing.gone(RELAY, now + 0.1)  # the same disappearance, reported twice
             times += 1
         now += 1.0
     assert times <= 4 * 6 * 6, "six times in ten minutes"

@@ -1,4 +1,5 @@
-"""Which relays are left on the word of peers that are there, what tells a slow one from a liar, and what liars get."""
+"""Tests of testimony about relays: when a relay is avoided, how a slow one differs from a lying one, and what liars can
+do."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_a_relay_that_answers_at_once_and_passes_on_late_delays() -> None:
 
 
 def test_an_honest_relay_on_a_slow_line_has_as_much_longer() -> None:
-    """A handshake over a line with round trips of a second takes some five of them."""
+    """A handshake over a line with a round trip of one second takes about five round trips."""
     trip_s = 1.0
     assert patience_s(SLOW_S, trip_s, 0.2) > 5 * trip_s + 2.0
     assert patience_s(SLOW_S, 3600.0, 0.2) == MOST_PATIENCE_S, "nobody waits for ever"
@@ -52,7 +53,7 @@ def test_a_relay_that_is_too_slow_itself_is_not_called_one_that_delays() -> None
 
 
 def test_where_the_other_path_is_slow_too_the_relay_may_be() -> None:
-    """The peer is busy, or its own line is slow."""
+    """The peer itself is busy, or its own line is slow."""
     assert patience_s(SLOW_S, 0.05, 2.5) == TIMES * 2.5
     assert patience_s(SLOW_S, None, None) == SLOW_S
 
@@ -141,7 +142,7 @@ def test_a_transfer_that_breaks_over_a_relay_goes_on_over_another_one_first() ->
 
 def test_a_transfer_that_broke_twice_over_it_and_is_completed_elsewhere_tells_on_a_relay() -> None:
     standing = RelayStanding()
-    for number in range(100):  # it worked for long, and passes small calls still
+    for number in range(100):  # it worked for long, and still forwards small calls
         for bulk in (True, False):
             standing.worked(RELAY, TWO, NOW - 1, bulk=bulk)
             standing.worked(RELAY, PeerId(f"peer {number}"), NOW - 1, bulk=bulk)

@@ -1,4 +1,4 @@
-"""The newest summaries at a node: no replay, no flood, and no place that strangers' keys can take."""
+"""Tests of the summaries that a node stores: no replay, no flood, and no place lost to strangers' keys."""
 
 from __future__ import annotations
 

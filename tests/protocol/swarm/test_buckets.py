@@ -1,4 +1,4 @@
-"""Buckets split and merge by themselves, nobody is lost meanwhile, and a look costs the same in any swarm."""
+"""Buckets split and merge without a coordinator, no peer is lost meanwhile, and a read costs the same in any swarm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUND_S = 10.0
 
 
 class Hub:
-    """Who announced where, and until when it counts."""
+    """A directory: which peer is announced in which bucket, and until when."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -22,9 +22,9 @@ class Hub:
         self.held: dict[str, dict[PeerId, float]] = defaultdict(dict)
         self.peers: dict[PeerId, DirectoryBuckets] = {}
         self.met: dict[PeerId, set[PeerId]] = {}
-        """Whom each saw in its last look."""
+        """Peers that each peer saw in its last read."""
         self.read: dict[PeerId, tuple[int, int]] = {}
-        """Buckets and records of each one's last look."""
+        """Number of buckets and records in each peer's last read."""
 
     def join(self, *names: int) -> None:
         self.peers |= {peer: DirectoryBuckets(peer) for peer in map(_peer, names)}
@@ -103,7 +103,7 @@ def test_in_a_round_two_buckets_see_each_other_whole() -> None:
 
 
 def _meets(hub: Hub, one: PeerId, two: PeerId, round_: int) -> bool:
-    """Whether these are in buckets across from each other, which may be of unequal depth."""
+    """Return whether these buckets meet in this round. Their depths may differ."""
     depth = min(hub.peers[one].depth, hub.peers[two].depth)
     return one != two and across(address(one)[:depth], round_) == address(two)[:depth]
 
@@ -144,13 +144,14 @@ def test_between_half_and_whole_nothing_moves() -> None:
 
 
 def test_in_every_round_of_a_merge_all_of_a_bucket_are_seen() -> None:
-    """Half of them look in another order than they announce, and still: who is alive stays known to its neighbours."""
+    """Half of them read in another order than they announce. Even then each live peer remains visible to its
+    neighbours."""
     hub = Hub()
     hub.join(*range(100))
     hub.rounds(8)
     left = [_peer(number) for number in range(16)]
     hub.go(*range(16, 100))
-    hub.rounds(5)  # the dead have expired
+    hub.rounds(5)  # until the records of the dead have expired
     for _ in range(20):
         hub.rounds(1)
         for peer in left:

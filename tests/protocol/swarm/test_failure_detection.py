@@ -1,4 +1,4 @@
-"""Suspicion before death: who is left out, when, and never a peer that some live one still exchanges with."""
+"""Tests of suspicion and of being out: a peer with which a live peer still exchanges is never out."""
 
 from __future__ import annotations
 
@@ -183,7 +183,8 @@ def test_confirming_takes_longer_than_a_live_peer_stays_silent() -> None:
 
 @dataclass
 class World:
-    """Peers that call each other over links of which some are cut, one way or both, and a directory that works."""
+    """Peers that call each other over links, some of which are cut in one or both directions, and a working
+    directory."""
 
     rng: random.Random
     count: int
@@ -210,7 +211,7 @@ def test_never_out_while_some_live_peer_exchanges_with_it_and_always_out_when_de
     world.dead_at[victim] = 150.0
     for tick in range(1, 500):
         now = tick * 0.5
-        if tick % 40 == 0:  # links fail and are mended at random, up to nearly all of a peer's
+        if tick % 40 == 0:  # links fail and are repaired at random, up to nearly all links of a peer
             world.cut = {(a, b) for a in peers for b in peers if a < b and rng.random() < rng.choice((0.1, 0.5, 0.9))}
         for peer in peers:
             if world.alive(peer, now) and now - issued[peer] >= 15.0 + rng.random():

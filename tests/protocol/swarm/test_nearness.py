@@ -1,4 +1,4 @@
-"""Private addresses are dialled among neighbours alone."""
+"""Private addresses are dialled among neighbours only."""
 
 from __future__ import annotations
 

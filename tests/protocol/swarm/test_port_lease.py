@@ -78,7 +78,7 @@ def test_a_machine_that_lost_its_way_to_the_internet_keeps_what_it_holds() -> No
 
 
 def test_what_an_earlier_life_held_is_asked_for_again_at_once() -> None:
-    """Others still get through it, until its lease is over."""
+    """The port of an earlier process stays open until its lease ends, so others still reach us through it."""
     ours = lease(left_over=OTHER)
     assert ours.next_request(OPEN, 0.0) is RouterRequest.OPEN
     assert ours.ports()[0] == ours.to_close() == OTHER
@@ -183,7 +183,7 @@ def test_a_refusal_is_told_once_and_another_again() -> None:
 
 
 def test_only_the_address_that_others_see_is_tried() -> None:
-    """A router may claim the address of a third machine. Nobody is sent there."""
+    """A router may name the address of a third machine, which must not be dialled."""
     ours = held(mapping(OTHER, "9.9.9.9"))
     assert ours.endpoint(SEEN) == f"{SEEN}:{OTHER}"
     assert ours.endpoint("") == ""

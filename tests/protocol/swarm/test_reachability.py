@@ -30,7 +30,7 @@ def question(peer: PeerId, at: float, *, trusted: bool = False, only_network: bo
 
 
 def heard(*words: tuple[PeerId, bool]) -> Reachability:
-    """The words of peers, each of a network of its own."""
+    """Return the reachability after answers of peers, each in a network of its own."""
     state = Reachability()
     for number, (peer, reached) in enumerate(words):
         state.heard(question(peer, float(number)), yes(AT[peer]) if reached else no(AT[peer]))
@@ -47,7 +47,7 @@ def test_the_majority_of_the_last_networks_decides() -> None:
     assert heard((A, False), (B, False)).reachable() is False
     assert heard((A, False), (B, False), (C, True)).reachable() is False
     assert heard((A, False), (B, True), (C, True)).reachable() is True
-    assert heard((A, False), (B, False), (C, True), (D, True)).reachable() is True  # A's word is the oldest of four
+    assert heard((A, False), (B, False), (C, True), (D, True)).reachable() is True  # A's answer, the oldest, is dropped
 
 
 def test_one_network_never_makes_us_closed() -> None:

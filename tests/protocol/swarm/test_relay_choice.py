@@ -1,4 +1,4 @@
-"""Which relays a closed peer keeps, asks and leaves."""
+"""Tests of which relays a closed peer keeps, asks and gives up."""
 
 from __future__ import annotations
 
@@ -155,7 +155,8 @@ def test_what_is_remembered_is_bounded() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_comes_choices_keep_their_bounds_and_settle(seed: int) -> None:
-    """Relays fail, are busy and come back; each choice keeps the rules, and once nothing happens nothing changes."""
+    """Relays fail, are busy and come back. Each choice respects the bounds, and without new events the choice is
+    stable."""
     print(f"seed {seed}")
     rng, memory, now = random.Random(seed), RelayMemory(), NOW
     everybody = [

@@ -1,4 +1,4 @@
-"""Which swaps a relay takes."""
+"""Tests of which swaps a relay admits."""
 
 from __future__ import annotations
 

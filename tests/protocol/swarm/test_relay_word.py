@@ -1,4 +1,4 @@
-"""What relays say of the address that a closed peer calls from, and who is believed."""
+"""Tests of relays' attestations of the address of a closed peer, and which of them are believed."""
 
 from __future__ import annotations
 

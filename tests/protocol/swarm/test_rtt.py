@@ -47,7 +47,8 @@ def test_who_was_given_up_gets_twice_as_long_until_it_answers() -> None:
 
 
 def test_a_link_that_fills_up_is_followed_before_its_peers_look_dead() -> None:
-    """Calls grow from 50 ms to 4 s within a minute: after a few lost ones they are measured again, and no more lost."""
+    """Round trips grow from 50 ms to 4 s within a minute. After a few timeouts they are measured again, without more
+    timeouts."""
     rng, trips, lost_late = random.Random(1), RoundTrips(), 0
     for call in range(300):
         took = min(4.0, 0.05 + call * 0.07) * rng.uniform(0.8, 1.2)

@@ -1,4 +1,4 @@
-"""Sleep and clock steps, told apart by three clocks."""
+"""Tests of sleep and of changes of the wall clock, distinguished by three clocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from peer.protocol.swarm.suspend_detection import ASLEEP_S, STEP_S, ClockReading
 
 
 def after(*beats: tuple[float, float, float]) -> list[Slept | Stepped]:
-    """(steady, awake, wall) that passed in each beat of a second; what the last one noticed."""
+    """Observe readings at intervals of one second, each given as the (steady, awake, wall) seconds that passed. Return
+    the result of the last one."""
     steady = awake = 10.0
     wall = 1000.0
     detector, noticed = SuspendDetector(1.0, ClockReading(steady, awake, wall)), list[Slept | Stepped]()

@@ -1,4 +1,4 @@
-"""Chunks as large as the receiver takes; one on its way while the next is made."""
+"""Chunks are as large as the receiver accepts, and the next one is made while one is being sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peer.v1 import exchange_pb2 as pb
 
 KEY = RoundKey(3, 1)
 DATA = bytes(range(256)) * 16384
-"""4 MiB"""
+"""4 MiB."""
 
 
 def caps() -> Caps:
@@ -23,7 +23,7 @@ def caps() -> Caps:
 
 
 class Pipe:
-    """One way between two sides."""
+    """One direction between two sides."""
 
     def __init__(self) -> None:
         self.frames: asyncio.Queue[bytes] = asyncio.Queue()

@@ -43,7 +43,7 @@ def test_golden_bytes() -> None:
     ("change", "code"),
     [
         (lambda f: f[:1] + f[2:], "order"),  # a gap
-        (lambda f: [f[0], f[0], *f[1:]], "order"),  # twice
+        (lambda f: [f[0], f[0], *f[1:]], "order"),  # a repeated frame
         (lambda f: [f[1], f[0], *f[2:]], "order"),
         (lambda f: [f[-1]], "order"),  # END at its offset, without the chunks
         (lambda f: [pack(Kind.OPEN, 0, b""), *f], "order"),

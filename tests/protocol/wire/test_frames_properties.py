@@ -33,6 +33,6 @@ def test_no_change_of_order_or_bytes_completes_another_payload(data: st.DataObje
             if frame.kind is Kind.CHUNK:
                 sink.write(frame.offset, frame.body)
     except BadPayload:
-        pass  # refused at this frame; what was complete before it was right
+        pass  # refused at this frame; what was complete before was checked
     if reader.complete:
         assert sink.data == DATA

@@ -1,4 +1,4 @@
-"""A payload over several streams: whatever arrived of each, the whole is right and no byte counts twice."""
+"""A payload over several streams: whatever arrived on each, the result is correct and no byte counts twice."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from peer.errors import BadPayload
 from peer.protocol.wire.frames import MARK, MAX_CHUNK, REWIND, Kind, PayloadReader, PayloadWriter, kind_of, unpack
 
 DATA = bytes(range(251)) * 8000
-"""2 MB"""
+"""2 MB."""
 
 
 def go_to(writer: PayloadWriter, have: int) -> None:
-    """As a sender does: back to a mark, and forward again."""
+    """Move a writer as a sender does: back to a mark, and forward again."""
     writer.go_back(have)
     assert have - MARK - MAX_CHUNK < writer.offset <= have, "little is hashed again"
     writer.skip(DATA[writer.offset : have])
@@ -27,7 +27,7 @@ def go_to(writer: PayloadWriter, have: int) -> None:
     breaks=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5)), max_size=6),
 )
 def test_each_stream_goes_on_where_the_last_one_ended(size: int, breaks: list[tuple[int, int]]) -> None:
-    """Each break: so many chunks are sent, and the last few of them lost."""
+    """Each break: (chunks that are sent, chunks of these that are lost)."""
     writer, reader, got = PayloadWriter(), PayloadReader(len(DATA)), bytearray()
     for sends, loses in breaks:
         frames = []

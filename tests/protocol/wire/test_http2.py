@@ -1,4 +1,4 @@
-"""The walk of HTTP/2: what gRPC's own client and server send passes, and what they never send does not."""
+"""Inspection of HTTP/2: what gRPC's own client and server send passes, and what they never send does not."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ OF_WINDOW = b"\0\0\0\5"
 
 
 def walker(rates: FrameRates = UNBOUNDED, *, open_streams: int = 1) -> FrameWalker:
-    """A walker past the greeting, with so many streams opened."""
+    """Return a walker after the greeting, with this many streams opened."""
     made = FrameWalker(rates, 0.0)
     made.walk(memoryview(GREETING), 0.0)
     made.answered()
@@ -256,7 +256,7 @@ def test_a_connection_says_goodbye_a_few_times() -> None:
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 ANSWER = bytes.fromhex("88")
-"""A header block: status 200."""
+"""Header block with status 200."""
 
 
 def answer(stream: int, block: bytes = ANSWER, flags: int = END_HEADERS) -> bytes:
@@ -264,7 +264,7 @@ def answer(stream: int, block: bytes = ANSWER, flags: int = END_HEADERS) -> byte
 
 
 def answers(rates: FrameRates = UNBOUNDED) -> AnswerWalker:
-    """A walker past the greeting."""
+    """Return a walker of a server's frames after the greeting."""
     made = AnswerWalker(rates, 0.0)
     made.answered()
     assert passes(made, frame(SETTINGS) + ACKNOWLEDGED)
@@ -318,7 +318,7 @@ def test_a_server_begins_with_its_settings(said: bytes) -> None:
 
 @pytest.mark.parametrize("said", [answer(1), frame(DATA, b"x", stream=1)], ids=repr)
 def test_a_server_answers_no_call_before_it_acknowledged_our_settings(said: bytes) -> None:
-    """Only then do gRPC's own limits of header blocks hold."""
+    """gRPC's own limits of header blocks apply only after that."""
     one = AnswerWalker(UNBOUNDED, 0.0)
     one.answered()
     assert passes(one, frame(SETTINGS))
@@ -373,7 +373,7 @@ def test_a_block_that_ends_in_the_middle_is_refused(block: str) -> None:
 
 
 class Recorded:
-    """A TCP relay between a client and a server of gRPC's own, which walks what both send."""
+    """A TCP relay between gRPC's own client and server, which inspects what both send."""
 
     def __init__(self, inside: int) -> None:
         self.refused = ""
@@ -423,7 +423,7 @@ async def swallow(request: object, context: grpc.aio.ServicerContext[bytes, byte
 
 @pytest.mark.parametrize("options", [CHANNEL_OPTIONS, []], ids=["ours", "gRPC's defaults"])
 def test_the_installed_grpc_keeps_the_order_and_passes_both_ways(options: list[tuple[str, int]]) -> None:
-    """The order on which the walk relies, of every version of gRPC that this project is tested with."""
+    """The walker relies on this order, in every version of gRPC with which the project is tested."""
 
     async def main() -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
