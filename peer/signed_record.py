@@ -164,7 +164,7 @@ def _verified(signed: pb.SignedRecord) -> PeerRecord:
 
 
 def _packed(relay: RelayAddress) -> pb.RelayAddress:
-    packed, word = pb.RelayAddress(peer_id=relay.peer_id, endpoint=relay.endpoint), relay.word
+    packed, word = pb.RelayAddress(peer_id=relay.peer_id, endpoint=relay.endpoint), relay.attestation
     if word is not None:
         packed.word.CopyFrom(pb.RelayWord(block=word.block, until=word.until, signature=word.signature))
     return packed
@@ -205,8 +205,8 @@ def _check_relays(record: PeerRecord) -> None:
     for relay in record.relays:
         if not is_peer_id(relay.peer_id) or relay.peer_id == record.peer_id or not is_endpoint(relay.endpoint):
             raise InvalidRecord(Code.RELAYS, f"{relay.peer_id[:64]!r} at {relay.endpoint[:64]!r} is no relay")
-        if relay.word is not None and not is_well_formed(relay.word):
-            raise InvalidRecord(Code.RELAYS, f"{relay.word.block[:64]!r} is no word on an address")
+        if relay.attestation is not None and not is_well_formed(relay.attestation):
+            raise InvalidRecord(Code.RELAYS, f"{relay.attestation.block[:64]!r} is no word on an address")
 
 
 def is_well_formed(word: RelayAttestation) -> bool:

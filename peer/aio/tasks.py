@@ -34,11 +34,11 @@ async def uninterrupted(call: Awaitable[T]) -> T:
         raise
 
 
-async def race(told: asyncio.Future[Any], call: Awaitable[T]) -> T | None:
-    """Return the result of `call`. If the future `told` is done first, cancel `call` and return None."""
+async def race(stop: asyncio.Future[Any], call: Awaitable[T]) -> T | None:
+    """Return the result of `call`. If the future `stop` is done first, cancel `call` and return None."""
     running = asyncio.ensure_future(call)
     try:
-        await asyncio.wait({running, told}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({running, stop}, return_when=asyncio.FIRST_COMPLETED)
         return running.result() if running.done() else None
     finally:
         await cancel_and_wait(running)

@@ -31,7 +31,7 @@ class MemoryFile:
         except OSError:
             return b""
 
-    def keep(self, raw: bytes) -> None:
+    def write(self, raw: bytes) -> None:
         """Replace the content. Blocks until the file is written. Never raises: a disk error is journaled."""
         try:
             write_whole(self._path, raw)

@@ -76,7 +76,7 @@ class DonorQuery:
                 _, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             for task in waiting:
                 task.cancel()
-                policy.silent(asked[task])
+                policy.mark_silent(asked[task])
                 offers.rejections[asked[task]] = "has not answered yet"
         return offers
 
@@ -89,7 +89,7 @@ class DonorQuery:
             self._policy.mark_invalid(peer)
             offers.rejections[peer] = str(error)
         except ExchangeError as error:
-            self._policy.silent(peer)
+            self._policy.mark_silent(peer)
             offers.rejections[peer] = str(error)
             if isinstance(error, PartnerRefused) and error.eta_s > 0:
                 offers.busy_for(error.eta_s)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Mapping
 
 from peer.membership.reputation import Reputation
 from peer.protocol.messages import PeerId, PeerRecord
-from peer.protocol.swarm.relay_word import Verify, vouched_block
+from peer.protocol.swarm.relay_word import Verify, attested_block
 
 MAX_CHECKED = 4096
 """Most verifications that are cached."""
@@ -28,7 +28,7 @@ class RelayWords:
         """Return the address block of a closed peer; empty: no trusted relay vouches for it. `records`: the live
         records."""
         trusted = [relay.peer_id for relay in record.relays if self._reputation.trusts(relay.peer_id)]
-        return vouched_block(record, now, self._nodes(), trusted, records, self._holds)
+        return attested_block(record, now, self._nodes(), trusted, records, self._holds)
 
     def _holds(self, relay: PeerId, raw: bytes, signature: bytes) -> bool:
         key = (relay, raw, signature)

@@ -138,7 +138,7 @@ class UploadQuota:
         if not self._limited:
             return ""
         self._advance()
-        if (period := self._ledger.lacking(nbytes, self._moment)) is None:
+        if (period := self._ledger.exhausted_period(nbytes, self._moment)) is None:
             return ""
         return quota_reason(self._limits, period, self._need, self._moment, self._ledger.control_rate)
 

@@ -12,7 +12,7 @@ class MemoryStore(Protocol):
     def read(self) -> bytes:
         """Return the value that was stored last; empty if there is none or it cannot be read."""
 
-    def keep(self, raw: bytes) -> None:
+    def write(self, raw: bytes) -> None:
         """Replace the stored value. Called in a worker thread. In groups it returns before a contribution is sent."""
 
 
@@ -22,7 +22,7 @@ class NoMemoryStore:
     def read(self) -> bytes:
         return b""
 
-    def keep(self, raw: bytes) -> None: ...
+    def write(self, raw: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,7 +150,7 @@ class RelayAddress:
     peer_id: PeerId
     endpoint: str
     """`host:port` of the relay's exchange service, with IPv6 in brackets."""
-    word: RelayAttestation | None = None
+    attestation: RelayAttestation | None = None
     """None: the relay has not attested the peer's address."""
 
 

@@ -301,7 +301,7 @@ async def test_what_a_relay_says_later_is_in_our_record(swarm: Swarm) -> None:
     assert swarm.reservations.relays() == (RelayAddress(PeerId("a"), swarm.records[PeerId("a")].endpoints[0], word),)
     assert swarm.changes == changes + 1
     granted(3 * RATE)
-    assert swarm.reservations.relays()[0].word == word
+    assert swarm.reservations.relays()[0].attestation == word
     assert swarm.reservations.rate() == 3 * RATE
     assert swarm.changes == changes + 1, "others need not know that"
 

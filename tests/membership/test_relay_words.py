@@ -9,7 +9,7 @@ from peer.membership.relay_words import MAX_CHECKED, RelayWords
 from peer.membership.reputation import Reputation
 from peer.protocol.messages import PeerId, PeerRecord, RelayAddress, RunId, Status
 from peer.protocol.pair.proven import NEEDED
-from peer.protocol.swarm.relay_word import SPOKEN_FOR, sign_attestation
+from peer.protocol.swarm.relay_word import ATTESTED_BY, sign_attestation
 from peer.transport.signing import KeySigner
 
 RUN = RunId(b"w" * 32)
@@ -46,7 +46,7 @@ def test_a_relay_that_earned_trust_is_believed_a_little() -> None:
     assert words.block_of(record(at(OTHER)), {}, NOW) == ""
     for _ in range(NEEDED):
         reputation.proven.accepted(PeerId(OTHER.peer_id))
-    assert words.block_of(record(at(OTHER)), {}, NOW) == SPOKEN_FOR + OTHER.peer_id
+    assert words.block_of(record(at(OTHER)), {}, NOW) == ATTESTED_BY + OTHER.peer_id
 
 
 def test_what_is_remembered_of_checks_is_bounded() -> None:

@@ -240,7 +240,7 @@ class GroupMember:
         follows, so the state of more than half of the members is fetched even if it is earlier than ours. Raises
         PartnerLost."""
         settle_s = min(settle_s, max(0.0, (until - self._context.clock.now()) / 2))
-        if roster is not None and self._quorums[key.fragment].lacking(key.round, roster.members):
+        if roster is not None and self._quorums[key.fragment].shortfall_reason(key.round, roster.members):
             settle_s = 0.0  # too few members for a result: the roster only shows which state counts
         ours = self._quorums[key.fragment].base(own) if roster is None else None
         found = await self._catch_up.fetch(key, roster, own, settle_s, ours, at_last)
@@ -278,13 +278,13 @@ class GroupMember:
         """Save the rosters if they have changed. Called before anything that other members rely on."""
         if (raw := pack(self._quorums)) != self._kept:
             self._kept = raw
-            await self._context.offload(lambda: self._store.keep(raw))
+            await self._context.offload(lambda: self._store.write(raw))
 
     def report(self) -> GroupStatus:
         """Return the state of the group for `peer status`."""
         context, key = self._context, self._latest or RoundKey(0, 0)
         live, quorum = context.live(), self._quorums[key.fragment]
-        lacking = quorum.lacking(key.round, live, context.counted())
+        lacking = quorum.shortfall_reason(key.round, live, context.counted())
         left_out = tuple(LeftOutContributor(peer, why) for peer, why in self._left_out.items())
         return GroupStatus(len(live), quorum.needed(context.counted()), lacking, left_out)
 
@@ -349,7 +349,7 @@ class GroupMember:
     def _lacking(self, roster: Roster, contributors: Collection[PeerId]) -> str:
         """Return why these contributors are too few for the owner to average (`peer.protocol.group.quorum`), or an
         empty string. The roster was accepted when the round began."""
-        return self._quorums[roster.key.fragment].lacking(roster.key.round, contributors)
+        return self._quorums[roster.key.fragment].shortfall_reason(roster.key.round, contributors)
 
     async def _averaged(
         self, roster: Roster, shards: list[Shard], given: list[ShardOutcome], sharing: ShardExchange, seconds: float

@@ -109,7 +109,7 @@ class PartnerAcceptance:
         self._memory.ratio.observe(offer.tokens, offer.work.tokens)
         clip = self._memory.of(offer.work.key.fragment).clip(*lengths, self._memory.ratio.value)
         raw = json.dumps(self._memory.to_json()).encode()
-        await self._offload(lambda: self._store.keep(raw))
+        await self._offload(lambda: self._store.write(raw))
         return clip
 
     async def _checked(self, offer: PartnerOffer, clip: Clip) -> ProbeVerdict | None:

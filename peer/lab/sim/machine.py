@@ -64,7 +64,7 @@ class BytesInMemory:
     def read(self) -> bytes:
         return self.raw
 
-    def keep(self, raw: bytes) -> None:
+    def write(self, raw: bytes) -> None:
         self.raw = raw
 
 
@@ -97,10 +97,10 @@ class MachineDisk:
     def erase(self) -> None:
         """Delete the checkpoint and all stores."""
         self.checkpoint = None
-        self.quorum_store.keep(b"")
+        self.quorum_store.write(b"")
         if self.receipts is not None:
             self.receipts.set_aside()
-        self.partner_store.keep(b"")
+        self.partner_store.write(b"")
 
     def save_if_due(self, outer: OuterState, round_: int, tokens: int, now: float) -> None:
         """Write a checkpoint if the last one is older than CHECKPOINT_EVERY_S. `now`: run time in seconds."""

@@ -89,7 +89,7 @@ class RunView:
         """Accept a summary from a caller in this address block. Return why it was dropped, one of `DROPS`, which is
         counted. Empty: it was accepted."""
         now = self._clock.now()
-        if why := self._book.why_not_heard(caller, block, now):
+        if why := self._book.refusal_reason(caller, block, now):
             return why
         try:
             summary = unseal_summary(raw, self._facts.run_id)

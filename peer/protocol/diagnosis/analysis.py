@@ -103,7 +103,7 @@ class Diagnosis:
         """Return at most `SHOWN` findings, those about this peer first."""
         return sorted(self._found.values(), key=_order)[:SHOWN]
 
-    def nothing(self) -> str:
+    def no_finding_reason(self) -> str:
         """Return why there are no findings, for people to read."""
         count, partners = len(self._samples), len({sample.partner for sample in self._samples})
         if count < LEAST:

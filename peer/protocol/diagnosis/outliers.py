@@ -280,7 +280,7 @@ def _stood_still(who: str, failed: list[Sample], count: int, held: Held) -> Outl
     return OutlierFinding(what, who, len(failed), "exchanges", f"{whose}: {len(failed)} of {count} exchanges {how}")
 
 
-# -- small things ------------------------------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------------------------------
 
 
 def _by_partner(cells: list[_Cell]) -> dict[PeerId, list[_Cell]]:

@@ -115,7 +115,7 @@ class Quorum:
         """Record the number of live peers, including this one, at the start of a round."""
         self._seen.append(live)
 
-    def lacking(self, round_: int, peers: Collection[PeerId], live: int = 1) -> str:
+    def shortfall_reason(self, round_: int, peers: Collection[PeerId], live: int = 1) -> str:
         """Return why these peers may not move the state in this round, as a sentence. Empty: they may."""
         if len(peers) < (needed := self.needed(live)):
             return f"{len(peers)} of the {needed} peers that it takes"

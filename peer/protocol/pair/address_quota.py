@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from peer.protocol.endpoints import HERE, block_of
 from peer.protocol.messages import PeerId, PeerRecord, RunId
-from peer.protocol.swarm.relay_word import SPOKEN_FOR
+from peer.protocol.swarm.relay_word import ATTESTED_BY
 
 PLACES = 16
 """Up to this many strangers among the candidates there is no limit."""
@@ -65,7 +65,7 @@ def _block_of(record: PeerRecord | None, vouched: Vouched) -> str:
 
 
 def _quota(block: str) -> int:
-    return CLOSED_QUOTA if block == CLOSED or block.startswith(SPOKEN_FOR) else QUOTA
+    return CLOSED_QUOTA if block == CLOSED or block.startswith(ATTESTED_BY) else QUOTA
 
 
 def _lot(run_id: RunId, round_: int, peer: PeerId) -> bytes:

@@ -194,7 +194,7 @@ class Matching:
         self._in_flight = self._target = None
         self._gone[peer] = LATE
         self._late.add(peer)
-        self._take_promise()
+        self._lock_promised()
 
     def on_answer(self, peer: PeerId, answer: Answer, now: float) -> None:
         """Process the answer to an offer."""
@@ -211,7 +211,7 @@ class Matching:
             self._retry_at = now + wait
         else:
             self._drop(peer, answer.verdict.value if not answer.reason else answer.reason)
-        self._take_promise()
+        self._lock_promised()
 
     def on_failed(self, peer: PeerId, reason: str) -> None:
         """Remove a peer that did not answer an offer, or a locked partner that was lost. The search continues."""
@@ -219,7 +219,7 @@ class Matching:
         if self.locked == peer:
             self.locked = None
         self._drop(peer, reason)
-        self._take_promise()
+        self._lock_promised()
 
     def exclude(self, unwanted: Callable[[PeerId], bool], reason: str) -> int:
         """Remove the unwanted candidates, except a locked one and the one whose offer is in flight. Late answers of
@@ -387,7 +387,7 @@ class Matching:
         else:
             self._lock(peer)
 
-    def _take_promise(self) -> None:
+    def _lock_promised(self) -> None:
         """Lock with the best peer of `_promised`, once no offer is in flight."""
         if self._promised and self.locked is None and self._in_flight is None and not self.closed:
             self._lock(max(self._promised, key=self._weight))

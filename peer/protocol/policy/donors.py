@@ -32,7 +32,7 @@ from peer.protocol.messages import NODES, PeerId, PeerRecord, StateIndex, Status
 from peer.protocol.schedule import lower_median
 from peer.protocol.swarm.block_votes import BlockVotes, in_turn
 
-# -- whom to ask
+# -- requests to donors
 COMPLETE = (Status.TRAINING, Status.PAUSED, Status.FINISHED, *NODES)
 """Statuses of peers that have a complete state."""
 MAX_ASKED = 16
@@ -51,7 +51,7 @@ AGAIN_S = 0.3
 ASKED_AGAIN = 5
 """How often a donor is asked again while it copies its state, at intervals of `AGAIN_S` seconds."""
 
-# -- which states
+# -- choice of states
 FIRST_ROUNDS = 2
 """Up to this round, the first state of the run is as good as any."""
 KEPT_ROUNDS = 50
@@ -65,7 +65,7 @@ CLOSE_SYNCS = 3
 """Pair runs: pieces of a node's state may be mixed with peers' pieces if it is at most this many `sync_every` behind.
 Each such piece makes the result older by its share."""
 
-# -- from how many at once
+# -- parallel transfers
 MAX_DONORS = 6
 """Peers that send pieces at the same time. Each has one piece in flight, which bounds the bytes that are lost when the
 joiner is killed."""
@@ -77,7 +77,7 @@ RECRUIT_FIRST_S, RECRUIT_S = 0.5, 5.0
 """Seconds between searches for new donors during a transfer: at first short, for donors that had to copy their state,
 then doubling up to `RECRUIT_S`."""
 
-# -- how fast a donor has to be
+# -- rates and deadlines
 RATE_WEIGHT = 0.5
 """Weight of the latest piece in a donor's average rate."""
 LEAST_RATE = 32_000.0
@@ -85,7 +85,7 @@ LEAST_RATE = 32_000.0
 SLACK_S, SLOWER = 4.0, 4.0
 """Deadline of a piece: this many seconds, plus `SLOWER` times the duration at the donor's measured rate."""
 
-# -- when one is asked again
+# -- retries
 BACKOFF_S = 10.0
 """Seconds after which a lost donor is asked again."""
 REFUSED_S = 60.0
@@ -283,21 +283,21 @@ class DonorPolicy:
         self._fragments = fragments
         self._nodes = nodes
         self._proven = proven
-        self._useless: set[PeerId] = set()
+        self._invalid: set[PeerId] = set()
         """Donors whose description does not fit this run."""
-        self._outlawed: set[PeerId] = set()
+        self._banned: set[PeerId] = set()
         """Donors that sent wrong bytes."""
-        self._silent = Counter[PeerId]()
+        self._unanswered = Counter[PeerId]()
         """How often each donor did not answer."""
         self._blocks: dict[PeerId, str] = {}
         """Address block at which each donor answered last."""
-        self._left_until: dict[PeerId, float] = {}
+        self._lost_until: dict[PeerId, float] = {}
         """Lost donors, and until when each is not asked."""
         self._refused_until: dict[PeerId, float] = {}
         """Donors whose whole state was refused by weighing, and until when no state of theirs is used."""
         self._give_up_at = math.inf
 
-    # -- whom to ask -------------------------------------------------------------------------------------------------
+    # -- requests to donors ------------------------------------------------------------------------------------------
 
     def candidates(self, records: Iterable[PeerRecord], rng: random.Random) -> list[PeerRecord]:
         """Return the donors with a complete state, best first: easy to call, then training, then by measured rate."""
@@ -308,8 +308,8 @@ class DonorPolicy:
 
     def available(self, records: Iterable[PeerRecord], now: float) -> list[PeerRecord]:
         """Return the records without donors that sent wrong bytes, or were lost or refused a moment ago."""
-        until = self._left_until | self._refused_until
-        return [r for r in records if r.peer_id not in self._outlawed and until.get(r.peer_id, 0.0) <= now]
+        until = self._lost_until | self._refused_until
+        return [r for r in records if r.peer_id not in self._banned and until.get(r.peer_id, 0.0) <= now]
 
     def run_round(self, records: Iterable[PeerRecord], most: int | None = None) -> int:
         """Return the round of the run according to credible donors. `most`: the furthest possible round; None: not
@@ -323,8 +323,10 @@ class DonorPolicy:
     def next_wave(self, donors: Sequence[PeerRecord], asked: Collection[PeerId]) -> list[PeerRecord]:
         """Return which of the donors that are not in `asked` to ask now: those that answered before, then nodes and
         proven peers, alternating between networks."""
-        left = [one for one in donors if one.peer_id not in asked and one.peer_id not in self._useless]
-        left.sort(key=lambda r: (self._silent[r.peer_id], not (r.peer_id in self._proven or r.peer_id in self._nodes)))
+        left = [one for one in donors if one.peer_id not in asked and one.peer_id not in self._invalid]
+        left.sort(
+            key=lambda r: (self._unanswered[r.peer_id], not (r.peer_id in self._proven or r.peer_id in self._nodes))
+        )
         return in_turn(left, self._network_of)[:MAX_ASKED]
 
     def enough(self, offers: Offers, known: Sequence[PeerRecord]) -> bool:
@@ -344,22 +346,22 @@ class DonorPolicy:
         contain any address, so this only decides which donors are asked first."""
         return self._blocks.get(donor.peer_id) or (block_of(donor.endpoints[0]) if donor.endpoints else "")
 
-    # -- what donors did ---------------------------------------------------------------------------------------------
+    # -- results of requests -----------------------------------------------------------------------------------------
 
-    def silent(self, donor: PeerId) -> None:
+    def mark_silent(self, donor: PeerId) -> None:
         """Record that a donor did not answer, or refused."""
-        self._silent[donor] += 1
+        self._unanswered[donor] += 1
 
     def mark_invalid(self, donor: PeerId) -> None:
         """Record that a donor described a state that does not fit this run. It is not asked again."""
-        self._useless.add(donor)
+        self._invalid.add(donor)
 
     def offer(
         self, offers: Offers, donor: PeerRecord, index: StateIndex, *, mark: str, address: str, run_round: int
     ) -> None:
         """Add a donor's description of its state to the offers, or to the rejections if it is too old. `address`: where
         the donor answered; empty: not known."""
-        self._silent.pop(donor.peer_id, None)
+        self._unanswered.pop(donor.peer_id, None)
         if address:
             self._blocks[donor.peer_id] = block_of(address)
         if why := too_old_reason(donor, index.round, run_round):
@@ -369,19 +371,19 @@ class DonorPolicy:
 
     def ban_donors(self, donors: Iterable[PeerId]) -> None:
         """Never ask these donors again: they sent wrong bytes."""
-        self._outlawed.update(donors)
+        self._banned.update(donors)
 
     def lost(self, donors: Iterable[PeerId], now: float, *, all_now: bool = False) -> None:
         """Set which donors are lost, in place of the previous set. Each is not asked for `BACKOFF_S` from when it was
         first lost, or from now with `all_now`."""
-        before = {} if all_now else self._left_until
-        self._left_until = {peer: before.get(peer, now + BACKOFF_S) for peer in donors}
+        before = {} if all_now else self._lost_until
+        self._lost_until = {peer: before.get(peer, now + BACKOFF_S) for peer in donors}
 
     def refuse(self, donor: PeerId, now: float) -> None:
         """Use no state of this donor for `REFUSED_S`, and ignore the round it names."""
         self._refused_until[donor] = now + REFUSED_S
 
-    # -- which state -------------------------------------------------------------------------------------------------
+    # -- choice of a state -------------------------------------------------------------------------------------------
 
     def choose(
         self, offered: Sequence[SnapshotOffer], wanted: str = "", digests: Sequence[SignedDigest] = ()
@@ -514,7 +516,7 @@ class DonorPolicy:
         return [*near, *(one for one in offers.offered if one not in near)][:MOST_SINGLES]
 
 
-# -- which state: without memory -------------------------------------------------------------------------------------
+# -- choice of a state, without memory -------------------------------------------------------------------------------
 
 
 def live_round(records: Iterable[PeerRecord]) -> int | None:
@@ -551,7 +553,7 @@ def keeps_piece(round_: int, newest: int) -> bool:
     return abs(round_ - newest) <= OLD_ROUNDS
 
 
-# -- when ------------------------------------------------------------------------------------------------------------
+# -- waiting times ---------------------------------------------------------------------------------------------------
 
 
 def recruit_pauses() -> Iterator[float]:

@@ -38,7 +38,7 @@ class StateRation:
         """Set the bytes of a complete state."""
         self._state_nbytes = nbytes
 
-    def wanted(self, now: float) -> None:
+    def note_demand(self, now: float) -> None:
         """Record that a proven peer requests state."""
         self._wanted_at = now
 
@@ -50,7 +50,7 @@ class StateRation:
         of_block = self._blocks.lacks_s(block, now, nbytes, self._rate(OF_A_BLOCK))
         return of_key if block == HERE else max(of_key, of_block)
 
-    def give(self, peer: PeerId, block: str, nbytes: int, now: float) -> None:
+    def charge(self, peer: PeerId, block: str, nbytes: int, now: float) -> None:
         """Count bytes that are sent to a stranger, also while no ration applies."""
         self._keys.charge(peer, now, nbytes, self._rate(OF_A_KEY))
         self._blocks.charge(block, now, nbytes, self._rate(OF_A_BLOCK))

@@ -152,7 +152,7 @@ class QuotaLedger:
             return None
         return limit - self._used[period] - self.control_rate * moment.left_s(period)
 
-    def lacking(self, nbytes: int, moment: Moment) -> Period | None:
+    def exhausted_period(self, nbytes: int, moment: Moment) -> Period | None:
         """Return the period whose quota has no room for `nbytes`, the month rather than the day. None: there is
         room."""
         short: Period | None = None

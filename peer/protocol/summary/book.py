@@ -79,7 +79,7 @@ class SummaryBook:
         self.dropped[why] += 1
         return why
 
-    def why_not_heard(self, caller: PeerId, block: str, now: float) -> str:
+    def refusal_reason(self, caller: PeerId, block: str, now: float) -> str:
         """Return why a summary of this caller is dropped before its signature is verified, and count it; empty: verify
         it."""
         if self._of_peers.take(caller, now) > 0 or self._of_blocks.take(block, now) > 0:

@@ -126,9 +126,9 @@ class Membership:
         self._vouched: dict[PeerId, float] = {}
         self._latest_record = float("-inf")
 
-    # -- what happened -----------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------
 
-    def heard(self, peer: PeerId, now: float, what: str = "it answered") -> list[Changed]:
+    def on_contact(self, peer: PeerId, now: float, what: str = "it answered") -> list[Changed]:
         """Record a call, an answer or an exchange of this peer."""
         self._heard[peer] = now
         self._heard.move_to_end(peer)
@@ -175,7 +175,7 @@ class Membership:
         case.denied[by] = reason
         return []
 
-    # -- what to do --------------------------------------------------------------------------------------------------
+    # -- actions -----------------------------------------------------------------------------------------------------
 
     def checks(self, able: Collection[PeerId], now: float, rng: random.Random) -> tuple[list[Check], list[Changed]]:
         """Return the checks to make now, and the peers that are out from now on. `able`: live peers that can be
@@ -197,7 +197,7 @@ class Membership:
         silent = now - case.since >= self.confirm_s and self._latest_record > case.since
         return silent and len(case.denied) >= max(1, min(WITNESSES, len(witnesses)))
 
-    # -- what is believed --------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     def out(self, peer: PeerId) -> bool:
         """Return whether the peer is out."""

@@ -23,7 +23,7 @@ LOCAL_NAMES = ("local", "lan", "internal", "localdomain", "localhost", "home.arp
 """Suffixes of names that are valid in one network only. Names without a dot are too."""
 LONGEST_ADDRESS = 45
 """Maximum characters of an IP address."""
-MAX_WORDS, LEAST_WORDS = 8, 2
+MAX_REPORTS, LEAST_REPORTS = 8, 2
 """Number of peers whose latest report of our address counts, and how many have to agree."""
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _PRIVATE = [
@@ -127,15 +127,15 @@ def seen_hosts(words: Mapping[PeerId, str], trusted: Container[PeerId] = frozens
     """Return the public hosts from which others see us call: for each IP version the one with most reports.
 
     `words`: the latest report of each peer. `trusted`: peers whose report suffices; they outweigh all others. Of the
-    others `LEAST_WORDS` have to agree, so that no single peer can put an address into our record."""
+    others `LEAST_REPORTS` have to agree, so that no single peer can put an address into our record."""
     families: dict[int, Counter[str]] = {}
     for peer, host in words.items():
         address = address_of(host)
         if address is not None and not is_private(host):
-            weight = MAX_WORDS * LEAST_WORDS if peer in trusted else 1
+            weight = MAX_REPORTS * LEAST_REPORTS if peer in trusted else 1
             families.setdefault(address.version, Counter())[str(address)] += weight
     most = [counts.most_common(1)[0] for _, counts in sorted(families.items())]
-    return tuple(host for host, weight in most if weight >= LEAST_WORDS)
+    return tuple(host for host, weight in most if weight >= LEAST_REPORTS)
 
 
 @functools.lru_cache(1024)

@@ -134,7 +134,7 @@ class PortLease:
         """Why the last request failed. Empty: it did not."""
         self.held: PortMapping | None = None
 
-    # -- what is to be done ------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------------
 
     def next_request(self, here: Surroundings, now: float) -> RouterRequest | None:
         """Return the request to make to the router now. None: none."""
@@ -157,7 +157,7 @@ class PortLease:
         """Return the port that the router may have open for this peer; 0: none."""
         return self.held.port if self.held is not None else self._left_over
 
-    # -- how it went -------------------------------------------------------------------------------------------------
+    # -- outcomes ----------------------------------------------------------------------------------------------------
 
     def begun(self, now: float) -> None:
         """Report that a request has started. Until it ends, the router may have opened the first of `ports`."""
@@ -214,7 +214,7 @@ class PortLease:
             return f"nobody gets through port {self.held.port} any more: the router is asked again"
         return f"{self._claim(self.held)}, and nobody gets through: {self._cause(self.held, here)}"
 
-    # -- what it comes to --------------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------------------
 
     def endpoint(self, seen: str) -> str:
         """Return the endpoint at which others may try the port, on our address as they see it. Empty: there is none."""

@@ -20,7 +20,7 @@ MAX_VOICES = 3
 """Maximum probers whose latest answers count, for each IP version."""
 NETWORKS = 2
 """Networks that have to agree."""
-WORD_LASTS_S = 2700.0
+VERDICT_LASTS_S = 2700.0
 """Seconds after which an answer no longer counts."""
 SETTLED_EVERY_S = 600.0
 """Seconds between probes while the result is clear."""
@@ -68,7 +68,7 @@ class _Voice:
 
 @dataclass(slots=True)
 class Reachability:
-    """The answers of probers, and the verdict that follows. The caller passes each answer to `heard`, and reads
+    """The answers of probers, and the verdict that follows. The caller passes each answer to `on_probed`, and reads
     `reachable`, `why` and `endpoints`. Times in seconds of any one clock."""
 
     _voices: dict[tuple[PeerId, int], _Voice] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Reachability:
     _verdict: bool | None = None
     """The verdict, computed when an answer arrives, because `reachable` is called more often."""
 
-    def heard(self, question: Question, probed: Probed) -> None:
+    def on_probed(self, question: Question, probed: Probed) -> None:
         """Process the answer of a peer that tried to dial this one. A declined probe is ignored."""
         if not probed.tried:
             return
@@ -87,7 +87,7 @@ class Reachability:
         self._voices.pop(key, None)
         self._voices[key] = _Voice(question, probed)
         for other, voice in list(self._voices.items()):
-            if question.at - voice.question.at > WORD_LASTS_S:
+            if question.at - voice.question.at > VERDICT_LASTS_S:
                 del self._voices[other]
         for versions in self._by_version().values():
             if len(versions) > MAX_VOICES:
@@ -192,7 +192,7 @@ class Reachability:
 
     def _judge(self, now: float) -> None:
         """Compute the verdict. If too few networks say that they cannot dial us, the previous verdict remains."""
-        if self._called_at is not None and now - self._called_at > WORD_LASTS_S:
+        if self._called_at is not None and now - self._called_at > VERDICT_LASTS_S:
             self._called_at = None
         found = [_count(list(voices.values())) for voices in self._by_version().values()]
         if self._called_at is not None or (True, True) in found:

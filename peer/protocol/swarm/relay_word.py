@@ -15,9 +15,9 @@ from peer.protocol.messages import PeerId, PeerRecord, Reach, RelayAddress, Rela
 from peer.protocol.wire.fields import fixed, pack_fields
 
 PURPOSE = b"peer relay word v1\0"
-WORD_LASTS_S = 3600
+ATTESTATION_LASTS_S = 3600
 """Seconds for which an attestation is valid. A relay signs a new one when half of that has passed."""
-SPOKEN_FOR = "spoken for by "
+ATTESTED_BY = "spoken for by "
 """Prefix of the name of the common block of all peers that one trusted relay attests."""
 
 Verify = Callable[[PeerId, bytes, bytes], bool]
@@ -35,16 +35,16 @@ def sign_attestation(
 ) -> RelayAttestation:
     """Return a new attestation. A relay gives one with a reservation, and again when half of its validity has
     passed."""
-    until = math.ceil(now) + WORD_LASTS_S
+    until = math.ceil(now) + ATTESTATION_LASTS_S
     return RelayAttestation(block, until, sign(attestation_bytes(run_id, peer, block, until)))
 
 
 def is_stale(word: RelayAttestation | None, now: float) -> bool:
     """Return whether a new attestation should be requested."""
-    return word is None or word.until - now < WORD_LASTS_S / 2
+    return word is None or word.until - now < ATTESTATION_LASTS_S / 2
 
 
-def vouched_block(
+def attested_block(
     record: PeerRecord,
     now: float,
     nodes: Container[PeerId],
@@ -55,11 +55,11 @@ def vouched_block(
     """Return the block for which a closed peer counts; empty: no valid attestation. `nodes`: nodes of the operator.
     `trusted`: other proven peers. `relays`: the live records."""
     for relay in record.relays:
-        if relay.word is not None and relay.peer_id in nodes and _holds(record, relay, now, verify):
-            return relay.word.block
+        if relay.attestation is not None and relay.peer_id in nodes and _holds(record, relay, now, verify):
+            return relay.attestation.block
     for relay in record.relays:
         if relay.peer_id in trusted and _holds(record, relay, now, verify):
-            return SPOKEN_FOR + relay.peer_id
+            return ATTESTED_BY + relay.peer_id
     for relay in record.relays:
         known = relays.get(relay.peer_id)
         if known is not None and known.reach is Reach.DIRECT and _holds(record, relay, now, verify):
@@ -68,8 +68,8 @@ def vouched_block(
 
 
 def _holds(record: PeerRecord, relay: RelayAddress, now: float, verify: Verify) -> bool:
-    word = relay.word
-    if word is None or not now < word.until <= now + 2 * WORD_LASTS_S:
+    word = relay.attestation
+    if word is None or not now < word.until <= now + 2 * ATTESTATION_LASTS_S:
         return False
     return verify(
         relay.peer_id, attestation_bytes(record.run_id, record.peer_id, word.block, word.until), word.signature

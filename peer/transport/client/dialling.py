@@ -18,7 +18,7 @@ from peer.errors import NotDialled
 from peer.protocol.endpoints import host_of, host_of_caller, join_host
 from peer.protocol.messages import PeerId
 from peer.protocol.policy.dial_budget import DialBudget, scopes_of
-from peer.protocol.swarm.nearness import MAX_WORDS, Whereabouts, address_of, dialable, seen_hosts, shown
+from peer.protocol.swarm.nearness import MAX_REPORTS, Whereabouts, address_of, dialable, seen_hosts, shown
 
 RESOLVE_S = 2.0
 WAIT_S = 0.5
@@ -80,7 +80,7 @@ class Dialler:
         if host := host_of_caller(seen_as):
             self._seen_from[by] = host
             self._seen_from.move_to_end(by)
-            while len(self._seen_from) > MAX_WORDS:
+            while len(self._seen_from) > MAX_REPORTS:
                 self._seen_from.popitem(last=False)
 
     def record_call(self, peer: PeerId, seen_as: str) -> None:

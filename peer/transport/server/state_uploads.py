@@ -97,7 +97,7 @@ class StateUploads:
         Only strangers are rationed, and only after a recent request of a proven peer, which this call records."""
         ration, now = self._rations[artifact], self._now()
         if proven:
-            ration.wanted(now)
+            ration.note_demand(now)
             return None
         wait_s = ration.wait_s(peer, block, nbytes, now)
         return (RATIONED.format(wait_s), wait_s) if wait_s > 0 else None
@@ -105,7 +105,7 @@ class StateUploads:
     def count(self, peer: PeerId, block: str, nbytes: int, *, proven: bool, artifact: bool) -> None:
         """Charge bytes sent to a stranger to its ration."""
         if not proven:
-            self._rations[artifact].give(peer, block, nbytes, self._now())
+            self._rations[artifact].charge(peer, block, nbytes, self._now())
 
     def throttle_for(self, *, proven: bool, fragment: bool = False) -> Throttle:
         """Return the throttle of one transfer. `fragment`: training waits for this transfer, so it does not give

@@ -62,7 +62,7 @@ def keys(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 def test_a_healthy_peer_finds_nothing_and_says_of_how_many() -> None:
     diagnosis = met()
     assert keys(diagnosis) == []
-    assert diagnosis.nothing() == "nothing unusual in the last 56 exchanges"
+    assert diagnosis.no_finding_reason() == "nothing unusual in the last 56 exchanges"
 
 
 @pytest.mark.nightly
@@ -125,12 +125,12 @@ def test_a_slow_transfer_that_is_over_at_once_is_nothing() -> None:
 def test_too_few_exchanges_or_partners_say_so() -> None:
     diagnosis = met(3, out=lambda partner: 0.1)
     assert keys(diagnosis) == []
-    assert diagnosis.nothing() == f"not enough exchanges yet (3 of {LEAST})"
+    assert diagnosis.no_finding_reason() == f"not enough exchanges yet (3 of {LEAST})"
     alone = Diagnosis()
     for _ in range(20):
         alone.add(Sample(PARTNERS[0], NBYTES, RATE / 9, RATE), PeerTimings(1.0, 1.0, RATE, RATE))
         assert alone.look() == ([], [])
-    assert alone.nothing() == "not enough partners to compare with (1 of 3)"
+    assert alone.no_finding_reason() == "not enough partners to compare with (1 of 3)"
 
 
 def test_a_finding_comes_once_stays_and_goes_once() -> None:

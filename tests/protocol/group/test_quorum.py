@@ -13,8 +13,8 @@ def ids(text: str) -> tuple[PeerId, ...]:
 def test_before_the_first_roster_it_goes_by_the_peers_seen() -> None:
     quorum = Quorum()
     assert [quorum.needed(live) for live in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
-    assert quorum.lacking(0, ids("ab"), live=4)
-    assert not quorum.lacking(0, ids("abc"), live=4)
+    assert quorum.shortfall_reason(0, ids("ab"), live=4)
+    assert not quorum.shortfall_reason(0, ids("abc"), live=4)
 
 
 def test_it_takes_more_than_half_of_the_largest_of_the_last_ten() -> None:
@@ -33,8 +33,8 @@ def test_newcomers_do_not_make_up_for_missing_electors() -> None:
     quorum = Quorum()
     quorum.accepted(0, ids("abcde"))
     quorum.adopt(Base(b"d" * 32, ids("abcde"), 0))
-    assert "2 of the 5" in quorum.lacking(1, ids("abvwxyz"))
-    assert not quorum.lacking(1, ids("abcxyz"))
+    assert "2 of the 5" in quorum.shortfall_reason(1, ids("abvwxyz"))
+    assert not quorum.shortfall_reason(1, ids("abcxyz"))
     assert quorum.base(b"d" * 32) == Base(b"d" * 32, ids("abcde"), 0)
 
 
@@ -44,8 +44,8 @@ def test_a_roster_whose_result_was_missed_counts_too() -> None:
     quorum.adopt(Base(b"d" * 32, ids("abcde"), 0))
     quorum.accepted(1, ids("abcdefgh"))
     assert quorum.base(b"d").electors == ids("abcde")
-    assert quorum.lacking(2, ids("abcxy")), "5 peers, 3 of 5 electors, and 3 of the 8"
-    assert not quorum.lacking(2, ids("abcfg"))
+    assert quorum.shortfall_reason(2, ids("abcxy")), "5 peers, 3 of 5 electors, and 3 of the 8"
+    assert not quorum.shortfall_reason(2, ids("abcfg"))
     quorum.adopt(Base(b"d" * 32, ids("abcdefgh"), 1))
     assert quorum.base(b"d").electors == ids("abcdefgh")
 
@@ -69,10 +69,10 @@ def test_who_takes_over_an_older_state_still_counts_the_rosters_accepted_since()
         quorum.accepted(round_, ids("abcdefgh"))
     quorum.adopt(Base(b"e" * 32, ids("abcde"), 1))
     assert quorum.since == 1
-    assert quorum.lacking(3, ids("abcxy")), "round 2 may have given a result, of which 3 of 8 know nothing"
-    assert not quorum.lacking(3, ids("abcfg"))
+    assert quorum.shortfall_reason(3, ids("abcxy")), "round 2 may have given a result, of which 3 of 8 know nothing"
+    assert not quorum.shortfall_reason(3, ids("abcfg"))
     quorum.adopt(Base(b"f" * 32, ids("abcde"), 2))
-    assert not quorum.lacking(3, ids("abcxy"))
+    assert not quorum.shortfall_reason(3, ids("abcxy"))
 
 
 def test_two_disjoint_sets_are_never_both_enough() -> None:
@@ -85,8 +85,8 @@ def test_two_disjoint_sets_are_never_both_enough() -> None:
     held.adopt(Base(b"d" * 32, ids("abcde"), 1))
     everybody = ids("abcdefgh")
     subsets = [set(some) for size in range(9) for some in itertools.combinations(everybody, size)]
-    enough_here = [some for some in subsets if not held.lacking(2, some)]
-    enough_there = [some for some in subsets if not missed.lacking(2, some)]
+    enough_here = [some for some in subsets if not held.shortfall_reason(2, some)]
+    enough_there = [some for some in subsets if not missed.shortfall_reason(2, some)]
     assert len(enough_here) > 20
     assert len(enough_there) > 20
     for sets in (itertools.product(enough_here, enough_there), itertools.combinations(enough_here, 2)):
@@ -97,17 +97,17 @@ def test_electors_that_are_gone_for_good_are_forgotten_after_a_while() -> None:
     quorum = Quorum(period=2)
     quorum.accepted(4, ids("ab"))
     quorum.adopt(Base(b"d" * 32, ids("ab"), 4))
-    assert quorum.lacking(4 + 2 * EXPIRE, ids("ax"))
-    assert not quorum.lacking(5 + 2 * EXPIRE, ids("ax"))
-    assert quorum.lacking(5 + 2 * EXPIRE, ids("a")), "by number one of two is still too few"
+    assert quorum.shortfall_reason(4 + 2 * EXPIRE, ids("ax"))
+    assert not quorum.shortfall_reason(5 + 2 * EXPIRE, ids("ax"))
+    assert quorum.shortfall_reason(5 + 2 * EXPIRE, ids("a")), "by number one of two is still too few"
 
 
 def test_who_caught_up_has_the_memory_of_the_others() -> None:
     quorum = Quorum()
     quorum.accepted(0, ids("xyz"))
     quorum.adopt(Base(b"d" * 32, ids("abc"), 3))
-    assert not quorum.lacking(4, ids("ab"))
-    assert quorum.lacking(4, ids("ax"))
+    assert not quorum.shortfall_reason(4, ids("ab"))
+    assert quorum.shortfall_reason(4, ids("ax"))
 
 
 def test_the_mark_tells_bases_apart() -> None:
@@ -122,7 +122,7 @@ def test_one_that_is_cut_off_before_its_first_roster_founds_no_group() -> None:
     quorum.record_live(4)
     quorum.record_live(1)
     assert quorum.needed(live=1) == 3
-    assert quorum.lacking(2, [PeerId("a")])
+    assert quorum.shortfall_reason(2, [PeerId("a")])
     for _ in range(10):
         quorum.record_live(1)
     assert quorum.needed(live=1) == 1
@@ -132,10 +132,10 @@ def test_a_roster_without_a_result_does_not_make_up_for_the_peers_seen() -> None
     quorum = Quorum()
     quorum.record_live(5)
     quorum.accepted(0, ids("abc"))
-    assert quorum.lacking(0, ids("ab"), live=3), "three of the five may be at work on another roster"
-    assert not quorum.lacking(0, ids("abc"), live=3)
+    assert quorum.shortfall_reason(0, ids("ab"), live=3), "three of the five may be at work on another roster"
+    assert not quorum.shortfall_reason(0, ids("abc"), live=3)
     quorum.adopt(Base(b"d" * 32, ids("abc"), 0))
-    assert not quorum.lacking(1, ids("ab"), live=3)
+    assert not quorum.shortfall_reason(1, ids("ab"), live=3)
 
 
 def test_the_first_result_takes_more_than_half_of_the_founders() -> None:

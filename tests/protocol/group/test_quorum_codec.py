@@ -33,34 +33,34 @@ def restarted(quorum: Quorum) -> Quorum:
 
 
 def test_a_restarted_half_does_not_found_a_group_of_its_own() -> None:
-    assert Quorum().lacking(4, HALF, live=8) == "", "which it would, had it forgotten"
+    assert Quorum().shortfall_reason(4, HALF, live=8) == "", "which it would, had it forgotten"
     back = restarted(played())
-    assert back.lacking(4, HALF, live=8) != ""
-    assert back.lacking(4, PEERS[:9], live=9) == ""
+    assert back.shortfall_reason(4, HALF, live=8) != ""
+    assert back.shortfall_reason(4, PEERS[:9], live=9) == ""
 
 
 def test_who_was_cut_off_before_its_first_roster_remembers_how_many_there_were() -> None:
     quorum = Quorum()
     quorum.record_live(16)
-    assert restarted(quorum).lacking(1, HALF, live=8) != ""
+    assert restarted(quorum).shortfall_reason(1, HALF, live=8) != ""
 
 
 def test_numbers_alone_are_not_enough_after_a_restart() -> None:
     strangers = tuple(PeerId(f"s{number}") for number in range(12))
-    assert restarted(played()).lacking(4, strangers, live=12) != ""
+    assert restarted(played()).shortfall_reason(4, strangers, live=12) != ""
 
 
 def test_what_was_accepted_and_missed_counts_after_a_restart_too() -> None:
     quorum = played()
     quorum.accepted(3, PEERS[4:])
     back = restarted(quorum)
-    assert "round 3" in back.lacking(4, PEERS[:10], live=16)
+    assert "round 3" in back.shortfall_reason(4, PEERS[:10], live=16)
 
 
 def test_what_is_remembered_expires_as_ever() -> None:
     back = restarted(played())
     strangers = tuple(PeerId(f"s{number}") for number in range(12))
-    assert back.lacking(2 + EXPIRE + 1, strangers, live=12) == ""
+    assert back.shortfall_reason(2 + EXPIRE + 1, strangers, live=12) == ""
 
 
 def test_catching_up_replaces_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.pair.address_quota import CLOSED_QUOTA, HERE, PLACES, QUOTA, block_of, over_quota
-from peer.protocol.swarm.relay_word import SPOKEN_FOR
+from peer.protocol.swarm.relay_word import ATTESTED_BY
 
 RUN = RunId(b"q" * 32)
 
@@ -105,7 +105,7 @@ def test_those_that_a_relay_speaks_for_count_for_the_block_that_it_saw() -> None
 
 def test_all_that_one_trusted_relay_speaks_for_share_some_places() -> None:
     homes = closed_homes(58)
-    out = over_quota(RUN, 1, homes, homes, (), lambda record: SPOKEN_FOR + "friend")
+    out = over_quota(RUN, 1, homes, homes, (), lambda record: ATTESTED_BY + "friend")
     assert len(homes) - len(out) == CLOSED_QUOTA
 
 

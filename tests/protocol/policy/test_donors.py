@@ -140,7 +140,7 @@ def test_nodes_and_proven_peers_are_asked_in_any_crowd_unless_they_were_silent()
     known = [record("node", status=S, at="192.0.2.1:1"), record("proven", at="203.0.113.1:1")]
     policy = pairs(nodes={PeerId("node")}, proven={PeerId("proven")})
     assert [one.peer_id for one in policy.next_wave([*crowd, *known], ())][:2] == ["node", "proven"]
-    policy.silent(PeerId("node"))
+    policy.mark_silent(PeerId("node"))
     policy.mark_invalid(PeerId("proven"))
     assert {"node", "proven"}.isdisjoint(one.peer_id for one in policy.next_wave([*crowd, *known], ()))
 

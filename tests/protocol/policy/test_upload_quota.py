@@ -44,15 +44,15 @@ def book(limits: UploadLimits, day: int = 0, month: int = 0) -> QuotaLedger:
 
 def test_the_last_byte_of_a_day_fits_and_one_more_does_not() -> None:
     kept = book(UploadLimits(day=5 * GB), day=4 * GB, month=4 * GB)
-    assert kept.lacking(GB, at()) is None
-    assert kept.lacking(GB + 1, at()) == "day"
+    assert kept.exhausted_period(GB, at()) is None
+    assert kept.exhausted_period(GB + 1, at()) == "day"
 
 
 def test_what_control_traffic_will_still_send_is_kept_back() -> None:
     kept = book(UploadLimits(day=5 * GB), day=4 * GB)
     rest = round(CONTROL_RATE * 3600)
-    assert kept.lacking(GB - rest, at(day_left_s=3600)) is None
-    assert kept.lacking(GB - rest + 1, at(day_left_s=3600)) == "day"
+    assert kept.exhausted_period(GB - rest, at(day_left_s=3600)) is None
+    assert kept.exhausted_period(GB - rest + 1, at(day_left_s=3600)) == "day"
 
 
 def test_time_uses_the_allowance_up_and_leaves_as_much_for_payload() -> None:
@@ -65,7 +65,7 @@ def test_time_uses_the_allowance_up_and_leaves_as_much_for_payload() -> None:
 
 def test_the_month_is_told_where_neither_holds_it() -> None:
     kept = book(UploadLimits(day=GB, month=10 * GB), day=GB, month=10 * GB)
-    assert kept.lacking(1, at()) == "month"
+    assert kept.exhausted_period(1, at()) == "month"
 
 
 def test_a_new_day_begins_at_nothing_and_the_month_goes_on() -> None:
@@ -93,7 +93,7 @@ def test_a_clock_set_back_gives_nothing_back_and_the_next_midnight_counts() -> N
 def test_what_is_claimed_counts_at_once_and_what_was_not_sent_comes_back() -> None:
     kept = book(UploadLimits(day=GB))
     kept.claim(GB)
-    assert kept.lacking(1, at()) == "day"
+    assert kept.exhausted_period(1, at()) == "day"
     kept.sent(GB // 4)
     kept.give_back(GB - GB // 4)
     assert kept.used.day == kept.used.month == GB // 4
@@ -119,7 +119,7 @@ def test_what_is_claimed_only_where_it_fits_never_passes_the_limit(
 ) -> None:
     kept, sent, under_way = book(UploadLimits(day=limit, month=limit)), 0, list[int]()
     for nbytes, part, stays in asked:
-        if kept.lacking(nbytes, at()) is not None:
+        if kept.exhausted_period(nbytes, at()) is not None:
             continue
         kept.claim(nbytes)
         went = round(part * nbytes)
@@ -175,11 +175,11 @@ def test_a_small_quota_of_a_day_exchanges_in_rounds_of_five_minutes() -> None:
     """With the allowance for short rounds, 50 MB a day would never allow an exchange."""
     limits, payload = UploadLimits(day=50 * 10**6), 10**6
     kept = book(limits)
-    assert kept.lacking(payload, at(day_left_s=DAY_S)) == "day"
+    assert kept.exhausted_period(payload, at(day_left_s=DAY_S)) == "day"
     kept.reserve_control(control_rate(300.0))
     kept.turn(at(), 1.0)
     exchanges, day = 0, at(day_left_s=DAY_S)
-    while kept.lacking(payload, day) is None:
+    while kept.exhausted_period(payload, day) is None:
         kept.claim(payload)
         exchanges += 1
     assert exchanges == 24, "25 MB are kept back for control traffic"

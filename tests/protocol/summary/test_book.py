@@ -32,17 +32,17 @@ def test_a_replay_an_older_one_and_one_of_another_time_are_stale() -> None:
 
 def test_a_key_is_heard_once_a_minute_after_a_few_at_once() -> None:
     book = SummaryBook()
-    heard = [book.why_not_heard(PeerId("a"), "home", NOW) for _ in range(20)]
+    heard = [book.refusal_reason(PeerId("a"), "home", NOW) for _ in range(20)]
     assert heard.count("") == PER_PEER.burst
     assert book.dropped[RATE] == 20 - PER_PEER.burst
-    assert [book.why_not_heard(PeerId("a"), "home", NOW + 60 * n) for n in range(1, 20)] == [""] * 19
+    assert [book.refusal_reason(PeerId("a"), "home", NOW + 60 * n) for n in range(1, 20)] == [""] * 19
 
 
 def test_many_keys_of_one_block_are_heard_at_the_rate_of_a_block() -> None:
     book = SummaryBook()
-    heard = [book.why_not_heard(PeerId(f"key {n}"), "block", NOW) for n in range(1000)]
+    heard = [book.refusal_reason(PeerId(f"key {n}"), "block", NOW) for n in range(1000)]
     assert heard.count("") == 256
-    assert book.why_not_heard(PeerId("a"), "home", NOW) == ""
+    assert book.refusal_reason(PeerId("a"), "home", NOW) == ""
 
 
 def test_free_keys_of_a_block_push_nobody_out() -> None:

@@ -117,7 +117,7 @@ def test_a_later_record_a_call_or_a_witness_brings_it_back(out: bool) -> None:
             case "record":
                 (changed,) = membership.seen(dated([(X, 131.0)]), 132.0)
             case "call":
-                (changed,) = membership.heard(X, 132.0)
+                (changed,) = membership.on_contact(X, 132.0)
             case _:
                 (changed,) = membership.on_witness_answer(A, X, True, "it answers", 132.0)
         assert changed.change is (LivenessChange.VOUCHED if way == "word" and not out else LivenessChange.BACK)
@@ -134,7 +134,7 @@ def test_one_that_others_reach_is_not_suspected_again_for_a_while() -> None:
 
 def test_a_lost_call_right_after_a_word_of_the_peer_is_no_sign() -> None:
     membership = Membership(CONFIRM_S)
-    membership.heard(X, 100.0)
+    membership.on_contact(X, 100.0)
     assert membership.failed(X, 100.0 + FRESH_S - 0.1, "no answer") == []
     assert membership.failed(X, 100.0 + FRESH_S, "no answer") != []
 
@@ -160,12 +160,12 @@ def test_whom_the_directory_let_go_is_forgotten() -> None:
 
 def test_silence_all_around_is_our_own_connection() -> None:
     membership = Membership(CONFIRM_S)
-    membership.heard(A, 90.0)
+    membership.on_contact(A, 90.0)
     membership.failed(A, 100.0, "no answer")
     assert membership.isolated_s(105.0) is None, "one alone is its own trouble"
     membership.failed(B, 101.0, "no answer")
     assert membership.isolated_s(110.0) == 10.0
-    membership.heard(C, 111.0)
+    membership.on_contact(C, 111.0)
     assert membership.isolated_s(112.0) is None
 
 
@@ -220,8 +220,8 @@ def test_never_out_while_some_live_peer_exchanges_with_it_and_always_out_when_de
                 continue
             other = rng.choice([one for one in peers if one != peer])
             if world.alive(other, now) and world.passes(peer, other):
-                views[peer].heard(names[other], now)
-                views[other].heard(names[peer], now)
+                views[peer].on_contact(names[other], now)
+                views[other].on_contact(names[peer], now)
                 exchanged[peer] = exchanged[other] = now
             else:
                 views[peer].failed(names[other], now, "no answer")
@@ -237,7 +237,7 @@ def test_never_out_while_some_live_peer_exchanges_with_it_and_always_out_when_de
                     continue
                 ago = views[by].contact_age_s(check.about, now)
                 reaches = world.alive(about, now) and world.passes(by, about)
-                views[peer].heard(check.by, now)
+                views[peer].on_contact(check.by, now)
                 views[peer].on_witness_answer(
                     check.by, check.about, reaches or (ago is not None and ago <= HEARD_S), "", now
                 )

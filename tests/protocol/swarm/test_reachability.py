@@ -6,7 +6,7 @@ from peer.protocol.swarm.reachability import (
     SETTLED_EVERY_S,
     UNHEARD_EVERY_S,
     UNSETTLED_EVERY_S,
-    WORD_LASTS_S,
+    VERDICT_LASTS_S,
     Question,
     Reachability,
 )
@@ -33,7 +33,7 @@ def heard(*words: tuple[PeerId, bool]) -> Reachability:
     """Return the reachability after answers of peers, each in a network of its own."""
     state = Reachability()
     for number, (peer, reached) in enumerate(words):
-        state.heard(question(peer, float(number)), yes(AT[peer]) if reached else no(AT[peer]))
+        state.on_probed(question(peer, float(number)), yes(AT[peer]) if reached else no(AT[peer]))
     return state
 
 
@@ -55,40 +55,40 @@ def test_one_network_never_makes_us_closed() -> None:
     assert state.reachable() is None
     assert "one network" in state.why()
     for number in range(40):
-        state.heard(question(PeerId(f"key {number}"), 1.0), no("203.0.0.9:4810"))
+        state.on_probed(question(PeerId(f"key {number}"), 1.0), no("203.0.0.9:4810"))
     assert state.reachable() is None
-    state.heard(question(B, 2.0), yes(AT["b"]))
+    state.on_probed(question(B, 2.0), yes(AT["b"]))
     assert state.reachable() is True, "the many keys have one voice, and did not push out the other network"
 
 
 def test_names_are_one_network() -> None:
     state = Reachability()
     for name in ("a.example:1", "b.another:1", "203-0-1-1.free.name:1"):
-        state.heard(question(PeerId(name), 1.0), no(name))
+        state.on_probed(question(PeerId(name), 1.0), no(name))
     assert state.reachable() is None
 
 
 def test_where_no_other_network_is_in_sight_its_word_is_enough() -> None:
     state = Reachability()
     for peer, word in ((A, no("127.0.0.1:1")), (B, no("127.0.0.1:2")), (C, yes("127.0.0.1:3"))):
-        state.heard(question(peer, 1.0, only_network=True), word)
+        state.on_probed(question(peer, 1.0, only_network=True), word)
         assert state.reachable() is False
 
 
 def test_the_operators_node_is_believed() -> None:
     state = Reachability()
-    state.heard(question(A, 1.0, trusted=True), no(AT["a"]))
+    state.on_probed(question(A, 1.0, trusted=True), no(AT["a"]))
     assert state.reachable() is False
-    state.heard(question(B, 2.0), yes(AT["b"]))
+    state.on_probed(question(B, 2.0), yes(AT["b"]))
     state.forget()
-    state.heard(question(A, 1.0, trusted=True), yes(AT["a"], ELSEWHERE))
+    state.on_probed(question(A, 1.0, trusted=True), yes(AT["a"], ELSEWHERE))
     assert state.endpoints() == (ELSEWHERE,)
 
 
 def test_a_verdict_stays_when_the_operators_node_is_gone() -> None:
     state = Reachability()
-    state.heard(question(A, 1.0, trusted=True), no(AT["a"]))
-    state.heard(question(B, 10 + WORD_LASTS_S), no(AT["b"]))
+    state.on_probed(question(A, 1.0, trusted=True), no(AT["a"]))
+    state.on_probed(question(B, 10 + VERDICT_LASTS_S), no(AT["b"]))
     assert state.reachable() is False
 
 
@@ -99,17 +99,17 @@ def test_a_call_from_outside_proves_that_we_are_open() -> None:
     state.called(["8.8.8.8"], [OURS], 3.0)
     assert state.reachable() is True
     assert "8.8.8.8" in state.why()
-    state.heard(question(C, 4.0), no(AT["c"]))
+    state.on_probed(question(C, 4.0), no(AT["c"]))
     assert state.reachable() is True
-    state.heard(question(A, 5.0 + WORD_LASTS_S), no(AT["a"]))
-    state.heard(question(B, 5.0 + WORD_LASTS_S), no(AT["b"]))
+    state.on_probed(question(A, 5.0 + VERDICT_LASTS_S), no(AT["a"]))
+    state.on_probed(question(B, 5.0 + VERDICT_LASTS_S), no(AT["b"]))
     assert state.reachable() is False, "it called long ago"
 
 
 def test_over_one_version_of_ip_we_may_be_open() -> None:
     state = heard((A, False), (B, False))
     for number, peer in enumerate((A, B)):
-        state.heard(question(peer, 3.0), yes(f"[2001:db8:{number}::1]:4810"))
+        state.on_probed(question(peer, 3.0), yes(f"[2001:db8:{number}::1]:4810"))
     assert state.reachable() is True
 
 
@@ -120,13 +120,13 @@ def test_one_prober_has_one_voice() -> None:
 
 def test_who_declined_says_nothing() -> None:
     state = Reachability()
-    state.heard(question(A, 1.0, trusted=True), Probed((), (), "busy with other probes", AT["a"]))
+    state.on_probed(question(A, 1.0, trusted=True), Probed((), (), "busy with other probes", AT["a"]))
     assert state.reachable() is None
 
 
 def test_old_words_no_longer_count() -> None:
     state = heard((A, False), (B, False))
-    state.heard(question(C, 10 + WORD_LASTS_S), yes(AT["c"]))
+    state.on_probed(question(C, 10 + VERDICT_LASTS_S), yes(AT["c"]))
     assert state.reachable() is True
     assert state.why().startswith("1 of 1 peers")
 
@@ -134,13 +134,13 @@ def test_old_words_no_longer_count() -> None:
 def test_an_address_that_we_did_not_ask_about_needs_two_networks() -> None:
     state = Reachability()
     for number in range(3):
-        state.heard(question(PeerId(f"key {number}"), 1.0), yes("203.0.0.9:4810", ELSEWHERE))
+        state.on_probed(question(PeerId(f"key {number}"), 1.0), yes("203.0.0.9:4810", ELSEWHERE))
     assert state.endpoints() == ()
-    state.heard(question(B, 2.0), yes(AT["b"], ELSEWHERE, OURS))
+    state.on_probed(question(B, 2.0), yes(AT["b"], ELSEWHERE, OURS))
     assert state.endpoints() == (ELSEWHERE, OURS)
     state = Reachability()
     for peer in (A, B, C):
-        state.heard(question(peer, 1.0), yes(AT[peer], "victim.example:443"))
+        state.on_probed(question(peer, 1.0), yes(AT[peer], "victim.example:443"))
     assert state.endpoints() == (), "a name is never learned"
 
 
@@ -155,7 +155,7 @@ def test_it_asks_often_until_enough_agree() -> None:
     state.asked(100.0)
     assert not state.due(100.0 + UNSETTLED_EVERY_S - 1)
     assert state.due(100.0 + UNSETTLED_EVERY_S)
-    state.heard(question(C, 101.0), yes(AT["c"]))
+    state.on_probed(question(C, 101.0), yes(AT["c"]))
     assert len({A, B, C}) == MAX_VOICES
     assert not state.due(100.0 + UNSETTLED_EVERY_S)
     assert state.due(100.0 + SETTLED_EVERY_S)
@@ -166,9 +166,9 @@ def test_while_nobody_has_a_word_several_are_asked_and_soon_again() -> None:
     state.asked(100.0)
     assert state.at_once() == MAX_VOICES
     assert state.due(100.0 + UNHEARD_EVERY_S)
-    state.heard(question(A, 101.0), Probed((), (), "busy with other probes"))
+    state.on_probed(question(A, 101.0), Probed((), (), "busy with other probes"))
     assert state.due(100.0 + UNHEARD_EVERY_S), "that was no word"
-    state.heard(question(B, 101.0), no(AT["b"]))
+    state.on_probed(question(B, 101.0), no(AT["b"]))
     assert not state.due(100.0 + UNHEARD_EVERY_S)
     assert state.at_once() == 1
 
@@ -188,7 +188,7 @@ def test_new_addresses_make_old_words_worthless() -> None:
 def test_over_ipv4_it_is_judged_apart() -> None:
     state = heard((A, False), (B, False))
     for number, peer in enumerate((A, B)):
-        state.heard(question(peer, 3.0), yes(f"[2001:db8:{number}::1]:4810"))
+        state.on_probed(question(peer, 3.0), yes(f"[2001:db8:{number}::1]:4810"))
     assert (state.reachable_over(4), state.reachable_over(6)) == (False, True)
     assert Reachability().reachable_over(4) is None
     assert heard((A, False)).reachable_over(4) is None, "one network"
@@ -199,7 +199,7 @@ def test_over_ipv4_it_is_judged_apart() -> None:
 
 def test_a_neighbour_behind_the_same_router_says_nothing_of_the_internet() -> None:
     state = heard((A, False), (B, False))
-    state.heard(question(C, 3.0), yes("192.168.7.11:4810", "192.168.7.10:4810"))
+    state.on_probed(question(C, 3.0), yes("192.168.7.11:4810", "192.168.7.10:4810"))
     assert state.reachable_over(4) is False
 
 
@@ -207,7 +207,7 @@ def test_an_address_is_denied_when_it_was_tried_in_vain() -> None:
     assert heard((A, False), (B, True)).denied() == frozenset(), "somebody got through"
     assert heard((A, False), (B, False)).denied() == {OURS}
     six = Reachability()
-    six.heard(question(A, 1.0), no("[2001:db8::1]:4810"))
+    six.on_probed(question(A, 1.0), no("[2001:db8::1]:4810"))
     assert six.denied() == frozenset(), "over IPv6 it was not tried"
 
 
@@ -219,7 +219,7 @@ def test_a_further_address_leaves_the_verdict_and_forgets_who_did_not_get_throug
     assert state.denied() == frozenset()
     assert state.due(2.1)
     assert "at its new addresses" in state.why()
-    state.heard(question(A, 3.0), yes(AT["a"], ELSEWHERE))
+    state.on_probed(question(A, 3.0), yes(AT["a"], ELSEWHERE))
     assert state.reachable() is True
 
     state = heard((A, True))

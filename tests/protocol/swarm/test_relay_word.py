@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from peer.protocol.messages import PeerId, PeerRecord, RelayAddress, RelayAttestation, RunId, Status
-from peer.protocol.swarm.relay_word import SPOKEN_FOR, WORD_LASTS_S, is_stale, sign_attestation, vouched_block
+from peer.protocol.swarm.relay_word import ATTESTATION_LASTS_S, ATTESTED_BY, attested_block, is_stale, sign_attestation
 
 RUN, OTHER_RUN = RunId(b"w" * 32), RunId(b"o" * 32)
 NODE, FRIEND, STRANGER, CLOSED = map(PeerId, ("node", "friend", "stranger", "closed"))
@@ -40,7 +40,7 @@ RECORDS = {STRANGER: record(STRANGER, endpoint="192.0.2.9:4810", reachable=True)
 
 
 def block(*relays: RelayAddress, now: float = NOW) -> str:
-    return vouched_block(record(CLOSED, *relays), now, {NODE}, {FRIEND}, RECORDS, verify)
+    return attested_block(record(CLOSED, *relays), now, {NODE}, {FRIEND}, RECORDS, verify)
 
 
 def test_the_word_of_a_node_of_the_operator_is_believed() -> None:
@@ -48,7 +48,7 @@ def test_the_word_of_a_node_of_the_operator_is_believed() -> None:
 
 
 def test_those_that_a_trusted_relay_speaks_for_share_places() -> None:
-    assert block(at(STRANGER, word(STRANGER)), at(FRIEND, word(FRIEND))) == SPOKEN_FOR + FRIEND
+    assert block(at(STRANGER, word(STRANGER)), at(FRIEND, word(FRIEND))) == ATTESTED_BY + FRIEND
 
 
 def test_those_that_a_stranger_speaks_for_share_the_places_of_its_own_block() -> None:
@@ -64,8 +64,8 @@ def test_those_that_a_stranger_speaks_for_share_the_places_of_its_own_block() ->
         word(STRANGER),
         word(NODE, of=PeerId("somebody else")),
         word(NODE, run_id=OTHER_RUN),
-        word(NODE, now=NOW - WORD_LASTS_S - 1),
-        word(NODE, now=NOW + 3 * WORD_LASTS_S),
+        word(NODE, now=NOW - ATTESTATION_LASTS_S - 1),
+        word(NODE, now=NOW + 3 * ATTESTATION_LASTS_S),
         replace(word(NODE), block="203.0.113.0/24"),
         replace(word(NODE), until=word(NODE).until + 1),
     ],
@@ -79,6 +79,6 @@ def test_a_word_is_renewed_when_half_of_it_is_over() -> None:
     fresh = word(NODE)
     assert is_stale(None, NOW)
     assert not is_stale(fresh, NOW)
-    assert not is_stale(fresh, NOW + WORD_LASTS_S / 2 - 1)
-    assert is_stale(fresh, NOW + WORD_LASTS_S / 2 + 2)
-    assert block(at(NODE, fresh), now=NOW + WORD_LASTS_S / 2 + 2) == BLOCK, "the old one still counts"
+    assert not is_stale(fresh, NOW + ATTESTATION_LASTS_S / 2 - 1)
+    assert is_stale(fresh, NOW + ATTESTATION_LASTS_S / 2 + 2)
+    assert block(at(NODE, fresh), now=NOW + ATTESTATION_LASTS_S / 2 + 2) == BLOCK, "the old one still counts"
