@@ -66,7 +66,7 @@ def join_answer() -> Target:
 
     def run(raw: bytes) -> None:
         reply = join_reply_of(pb.JoinRoundReply.FromString(raw))
-        assert (reply.roster is not None) == (reply.told is JoinStatus.ROSTER)
+        assert (reply.roster is not None) == (reply.status is JoinStatus.ROSTER)
         if reply.roster is not None:
             got = parse_roster(reply.roster.raw)
             seal.verify(got.leader, reply.roster.raw, reply.roster.signature)

@@ -1,4 +1,4 @@
-"""Eager updates in virtual time with the production coordinator: an exchange may take most of a period, and no trainer
+"""Eager updates in virtual time with the production round loop: an exchange may take most of a period, and no trainer
 waits for it."""
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class Member:
         return self._shelf.on_piece(snapshot, piece)
 
     async def round(self, number: int, gradient: Tensor, tokens: int = 100, late_s: float = 0.0) -> None:
-        """Do a round as a coordinator does."""
+        """Do a round as the round loop does."""
         due = EPOCH + number * ROUND_S
         await self.clock.sleep(due + late_s - self.clock.now())
         key = RoundKey(number, 0)

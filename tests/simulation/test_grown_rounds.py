@@ -1,4 +1,4 @@
-"""Growing rounds in virtual time with the production coordinator: peers meet in each round, joiners compute the same
+"""Growing rounds in virtual time with the production round loop: peers meet in each round, joiners compute the same
 rounds, and no work is lost."""
 
 from __future__ import annotations

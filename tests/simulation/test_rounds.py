@@ -1,4 +1,4 @@
-"""The production coordinator in virtual time: pairs form although views differ, all peers meet, and ledgers balance."""
+"""The production round loop in virtual time: pairs form although views differ, all peers meet, and ledgers balance."""
 
 from __future__ import annotations
 
