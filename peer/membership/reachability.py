@@ -102,7 +102,7 @@ class ReachabilityProbe:
             self._shun(record.peer_id, question.at)
             return
         before = self.reachability.reachable()
-        self.reachability.heard(question, probed)
+        self.reachability.on_probed(question, probed)
         self._report_change(before)
 
     def _drawn(self, able: list[PeerRecord]) -> list[PeerRecord]:

@@ -148,6 +148,6 @@ def test_a_port_that_nobody_tried_is_not_announced(tmp_path: Path) -> None:
     assert mapped not in node.endpoints()
 
     question = Question(PeerId("operator"), (mapped,), 0.0, trusted=True)
-    reach.reachability.heard(question, Probed((mapped,), (mapped,), "", "45.77.2.1:4811"))
+    reach.reachability.on_probed(question, Probed((mapped,), (mapped,), "", "45.77.2.1:4811"))
     assert node.endpoints()[0] == mapped
     assert holder.carries()

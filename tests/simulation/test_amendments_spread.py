@@ -1,4 +1,4 @@
-"""Everybody obeys the operator in the same round, newcomers too; who was cut off gets the rest later."""
+"""All peers, including newcomers, follow an amendment in the same round. Peers that were isolated receive it later."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STEPS = RoundClock("steps", 100, 1)
 
 
 class Operator:
-    """Hands amendments to peer 0 alone, as its node would."""
+    """Passes amendments to peer 0 alone, as its node would."""
 
     def __init__(self, swarm: SimulatedSwarm) -> None:
         self.log = StatementLog(RUN, OPERATOR.peer_id)
@@ -62,7 +62,7 @@ def rounds_of(peer: SimulatedPeer) -> list[int]:
 
 
 def skipped_by(peer: SimulatedPeer) -> list[int]:
-    """In steps, whoever hears last that the pause is over is behind and jumps to the others."""
+    """Clock in steps: a peer that learns last of the end of a pause is behind, and jumps to the round of the others."""
     jumps = [event for event in peer.events if isinstance(event, Skipped)]
     return [round_ for jump in jumps for round_ in range(jump.from_round, jump.to_round)]
 
@@ -123,7 +123,7 @@ def test_in_steps_a_pause_ends_although_the_round_to_go_on_in_never_comes() -> N
 
 def test_nobody_pairs_with_a_banned_peer_until_it_is_unbanned() -> None:
     async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
-        bad = swarm.peers[2].peer_id  # a simulation's ids are no keys, so the chain would not take them
+        bad = swarm.peers[2].peer_id  # peer ids of a simulation are no keys, so the chain would refuse them
         for peer in swarm.peers:
             peer.statements.log.amendments += [
                 Amendment(1, 5, Change.BAN, "because", peer=bad),
@@ -161,7 +161,7 @@ def test_all_go_on_from_the_state_the_operator_names() -> None:
     async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
         await asyncio.sleep(1)
         operator.amend(6, Change.REFOUND, digest=digest_of(state).hex())
-        await asyncio.sleep(150)  # by now all have stopped to wait for it
+        await asyncio.sleep(150)  # by now all peers have stopped and wait for the state
         assert all(peer.round_loop.round_status.status is Status.JOINING for peer in swarm.peers)
         swarm.states[digest_of(state)] = state
 

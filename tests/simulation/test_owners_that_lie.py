@@ -1,4 +1,4 @@
-"""An owner that gives two members different results: the next leader has proof, and one truth is kept."""
+"""An owner sends two members different results. The next leader gets proof, and one group state remains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.simulation.test_groups import Member, Party
 
 
 def lie(liar: Member, victim: PeerId, *, signed: bool) -> None:
-    """From now on it gives `victim` other results; `signed`: with its name under them."""
+    """Make this owner send `victim` different results from now on. `signed`: with its signature."""
     honest_desk = liar.group._make_reducer
 
     def desk_of(*terms: Any) -> Any:
@@ -38,7 +38,7 @@ def lie(liar: Member, victim: PeerId, *, signed: bool) -> None:
 
 
 def cast(party: Party, leads: bool) -> tuple[Member, Member, Member]:
-    """Who leads round 1; who lies in round 0; and whom it lies to, which may be the leader."""
+    """Return the leader of round 1, the owner that lies in round 0, and its victim, which may be the leader."""
     leader = party.leader(1)
     others = [member for member in party.members if member is not leader]
     return leader, others[0], leader if leads else others[1]

@@ -1,4 +1,5 @@
-"""Groups with sparse results in virtual time: one truth, the bytes that were promised, and owners that forge a part."""
+"""Groups with sparse results in virtual time: one group state, the promised number of bytes, and owners that forge
+results."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def test_all_apply_the_same_bits_of_few_bytes(count: int) -> None:
 
 
 def forge(owner: Member) -> None:
-    """From now on its results count the first part ten times over, with its own name under them."""
+    """Make this owner count the first contribution ten times in its results, with its own signature."""
     honest_desk = owner.group._make_reducer
 
     def desk_of(*terms: Any) -> Any:

@@ -87,9 +87,9 @@ class PartnerSearch:
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         """Answer an offer for this round. Never blocks. Wakes the search only if the offer changes the match, which
         most do not."""
-        course = self._matching.course
+        course = self._matching.decision_state
         answer = self._answer(sender, offer)
-        if self._matching.course != course:
+        if self._matching.decision_state != course:
             self._wake()
         return answer
 
@@ -154,7 +154,7 @@ class PartnerSearch:
         await self._context.clock.sleep(self._opens_at - self._context.clock.now())
         while not self._will_have_work():
             await self._context.clock.sleep(WORK_LOOK_S)
-        self._matching.opens(self._context.peer_table.own_reach())
+        self._matching.set_own_reach(self._context.peer_table.own_reach())
         # No TaskGroup: a cancelled one leaves a reference cycle, which would keep all records of the candidates alive,
         # once a round.
         sends = set[asyncio.Task[None]]()
