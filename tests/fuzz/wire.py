@@ -26,7 +26,7 @@ from peer.signed_record import InvalidRecord, open_record, seal
 from peer.state.snapshot import StateSnapshot, check_index, check_piece
 from peer.transport.calls.artifacts import digests_of, held_of
 from peer.transport.calls.hello import offset_of
-from peer.transport.calls.reserve import _reply_of, _word_of
+from peer.transport.calls.reserve import _reply_of, _statement_of
 from peer.transport.calls.state import index_of
 from peer.transport.config import RunTerms, TransportConfig
 from peer.transport.relay.caller import seen_endpoint
@@ -372,7 +372,7 @@ def reserve_reply() -> Target:
 
     def run(raw: bytes) -> None:
         reply = _reply_of(raw)
-        word = _word_of(reply)
+        word = _statement_of(reply)
         assert len(reply.slip) in (0, SLIP_BYTES)
         assert 0 < reply.rate < 1e12
         assert word is None or len(word.block) < 1000
