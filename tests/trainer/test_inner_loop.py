@@ -43,7 +43,7 @@ def config(**changes: object) -> TrainerConfig:
 
 
 def inner_loop(given: TrainerConfig | None = None, layout: Layout = LAYOUT) -> InnerLoop:
-    return InnerLoop(given or config(), layout, choose_device("cpu"), corpus(), first_params(MODEL, 1))
+    return InnerLoop(given or config(), layout, choose_device("cpu", "fp32"), corpus(), first_params(MODEL, 1))
 
 
 def test_it_learns_and_does_so_the_same_each_time() -> None:
@@ -56,7 +56,7 @@ def test_it_learns_and_does_so_the_same_each_time() -> None:
 
 def test_the_params_given_are_copied_and_the_ones_trained_are_the_flat_vector() -> None:
     given = first_params(MODEL, 1)
-    loop = InnerLoop(config(), LAYOUT, choose_device("cpu"), corpus(), given)
+    loop = InnerLoop(config(), LAYOUT, choose_device("cpu", "fp32"), corpus(), given)
     loop.step()
     loop.step()
     assert torch.equal(given, first_params(MODEL, 1))
@@ -114,7 +114,7 @@ def test_an_epoch_through_the_loop_has_every_window_once() -> None:
     loop = InnerLoop(
         config(train=TrainSection(context=16, batch=3, total_rounds=10, eval_windows=8)),
         LAYOUT,
-        choose_device("cpu"),
+        choose_device("cpu", "fp32"),
         Corpus(numbered(16 * 50 + 1), numbered(17), ""),
         first_params(MODEL, 1, LAYOUT),
         lambda round_, step, batch: seen.append(batch),

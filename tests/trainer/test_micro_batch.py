@@ -36,7 +36,7 @@ def config(batch: int = 8, **changes: object) -> TrainerConfig:
 def inner_loop(given: TrainerConfig) -> InnerLoop:
     data = np.frombuffer(b"the quick brown fox jumps over the lazy dog. " * 200, np.uint8)
     corpus = Corpus(data[:8000], data[8000:], "")
-    return InnerLoop(given, layout_of(given.model), choose_device("cpu"), corpus, first_params(given.model, 1))
+    return InnerLoop(given, layout_of(given.model), choose_device("cpu", "fp32"), corpus, first_params(given.model, 1))
 
 
 def trained(batch: int, micro_batch: int, steps: int = 4) -> tuple[list[float], torch.Tensor]:
