@@ -99,7 +99,7 @@ def of_a_daemon(preset: str, home: Path) -> set[Edge]:
         own, bulk = DaemonParts.of(local, options), LowPriorityThread()
         handler = RequestHandler()
         transport = GrpcTransport(local.identity, run_id, handler, local.clock.now)
-        directory: Any = SimpleNamespace(believe=lambda operators: None)  # it is not asked for anything here
+        directory: Any = SimpleNamespace(set_operators=lambda operators: None)  # it is not asked for anything here
         later: Any = (None, 0, None, SimpleNamespace(rate=lambda: 0.0), None, None)
         node = OpenNode(local, handler, transport, directory, *later)
         outer = OuterState.fresh(layout, torch.zeros(layout.elements))

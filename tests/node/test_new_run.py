@@ -142,9 +142,9 @@ def test_a_pretrained_folder_becomes_the_first_state(tmp_path: Path) -> None:
 )
 @pytest.mark.usefixtures("here")
 def test_nothing_is_left_of_a_run_that_cannot_be(
-    settings: list[str], error: type[PeerError], wait_numbers: str, tmp_path: Path
+    settings: list[str], error: type[PeerError], words: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(error, match=wait_numbers):
+    with pytest.raises(error, match=words):
         run_of(tmp_path, *settings, model=config(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 

@@ -77,7 +77,7 @@ def test_before_training_there_is_nothing_but_closing() -> None:
 
 
 def test_all_parts_of_a_peer_that_trains() -> None:
-    evaluations = SimpleNamespace(last_s=lambda moving: 3.0 * moving, why=lambda moving: "measured")
+    evaluations = SimpleNamespace(last_s=lambda moving: 3.0 * moving, reason=lambda moving: "measured")
     parts = SimpleNamespace(
         loop=SimpleNamespace(evaluations=evaluations, exchanging=True),
         strategy=SimpleNamespace(transfers=SimpleNamespace(left=lambda: TransferLeft(60, 10.0, 6.0))),
