@@ -21,8 +21,10 @@ The protocol, written before anything was measured:
 
     python -m benchmarks.pair_breakdown [--minutes N] [--runs FILE] [--json FILE] [--results]
 
-Bound: none; the figures say how many runs are played. Without minutes the runs that are kept are summed up. With them,
-runs are played and appended to results/pair_breakdown/runs.jsonl. None is played twice. A run takes two minutes."""
+Bound: none; the figures say how many runs are played.
+
+Without minutes the runs that are kept are summed up. With them, runs are played and appended to
+results/pair_breakdown/runs.jsonl. None is played twice. A run takes two minutes."""
 
 from __future__ import annotations
 

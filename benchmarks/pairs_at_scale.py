@@ -22,12 +22,16 @@ The protocol, written before anything was measured:
   more than the interval of the difference.
 * `PLAN` has the order. What was not reached is not in the tables. All on one core.
 
-    python -m benchmarks.pairs_at_scale [--minutes N] [--save FOLDER] [--runs FILE] [--json FILE] [--results]
+    python -m benchmarks.pairs_at_scale [--minutes N] [--save FOLDER] [--runs FILE] [--methods A,B] [--peers N,N]
+                                        [--json FILE] [--results]
 
-Bound: none; the figures say how many runs are played. Without minutes the runs that are kept are summed up, and nothing
-is played. With them, runs are played and appended to results/pairs_at_scale/runs.jsonl, or to another file. With a
-folder for saves, a run goes on where it was after so many minutes, or when the process was killed. With
-MALLOC_TOP_PAD_=268435456 and MALLOC_MMAP_THRESHOLD_=1073741824 in the environment it takes fewer page faults."""
+Bound: none; the figures say how many runs are played.
+
+Without minutes the runs that are kept are summed up, and nothing is played. With them, runs are played and appended to
+results/pairs_at_scale/runs.jsonl, or to another file. With a folder for saves, a run goes on where it was after so many
+minutes, or when the process was killed. Several processes may play parts of the plan, each with a file of its own: put
+the lines of these files together. With MALLOC_TOP_PAD_=268435456 and MALLOC_MMAP_THRESHOLD_=1073741824 in the
+environment it takes fewer page faults."""
 
 from __future__ import annotations
 
@@ -145,11 +149,25 @@ def wanted(cells: Cells, of: WorthRun, seeds: Sequence[int]) -> list[WorthRun]:
     return [replace(of, lr=lr, seed=seed) for seed in seeds if seed not in there]
 
 
-def next_batch(records: Sequence[Record], plan: Sequence[Stage] | None = None) -> list[WorthRun]:
+def part_of(plan: Sequence[Stage], methods: str, peers: str) -> list[Stage]:
+    """Return the cells of a plan with these methods and numbers of peers, both separated by commas. Empty: all."""
+    names, counts = methods.split(","), [int(count) for count in peers.split(",") if count]
+    return [
+        Stage(
+            tuple(
+                of for of in one.cells if (not methods or method_of(of) in names) and (not counts or of.peers in counts)
+            ),
+            one.seeds,
+        )
+        for one in plan
+    ]
+
+
+def next_batch(records: Sequence[Record], plan: Sequence[Stage]) -> list[WorthRun]:
     """Return runs that are played together: the first that is missing in the plan, and more of its length as long as
     all fit into a stack. Empty: everything was played."""
     cells, batch = by_cell(records), list[WorthRun]()
-    for one in PLAN if plan is None else plan:
+    for one in plan:
         for of in one.cells:
             for run in wanted(cells, of, one.seeds):
                 fits = sum(other.peers for other in batch) + run.peers <= ROWS
@@ -166,12 +184,12 @@ def kept(file: Path = RUNS) -> list[Record]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def play_on(minutes: float, folder: Path | None, runs: Path) -> None:
+def play_on(minutes: float, folder: Path | None, runs: Path, plan: Sequence[Stage]) -> None:
     """Play runs of the plan and append their records to the file `runs`."""
     ends = time.monotonic() + 60 * minutes
     corpus = load_corpus(DataSection(kind="stdlib", digest=DIGEST), None, CONTEXT)
     runs.parent.mkdir(parents=True, exist_ok=True)
-    while time.monotonic() < ends and (batch := next_batch(kept(runs))):
+    while time.monotonic() < ends and (batch := next_batch(kept(runs), plan)):
         save = Save(folder, batch)
         for one in play(batch, corpus, save, ends=ends if folder else math.inf):
             with runs.open("a") as file:
@@ -269,11 +287,13 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--minutes", type=float, default=0.0, help="begin no run after so many")
     parser.add_argument("--save", type=Path, metavar="FOLDER", help="where runs are saved every ten minutes")
+    parser.add_argument("--methods", default="", help="play these alone")
+    parser.add_argument("--peers", default="", help="play these numbers of peers alone")
     parser.add_argument("--runs", type=Path, default=RUNS, metavar="FILE", help="where the records are")
     given = parsed(parser, ABOUT)
     torch.set_num_threads(1)
     if given.minutes:
-        play_on(given.minutes, given.save, given.runs)
+        play_on(given.minutes, given.save, given.runs, part_of(PLAN, given.methods, given.peers))
     records = kept(given.runs)
     hours = sum(one["core_seconds"] for one in records) / 3600
     figures = [Figure("core hours that the runs took", "h", hours), Figure("runs", "", float(len(records)))]

@@ -16,7 +16,7 @@ from benchmarks import large_swarms, pairs_at_scale, scale_plots, worth_runs
 from benchmarks.large_swarms import Save, play
 from benchmarks.pair_breakdown import alone
 from benchmarks.pair_breakdown import run_of as run_of_breakdown
-from benchmarks.pairs_at_scale import CELLS, MEAN, PLAN, Stage, cell, next_batch, results_of, stage, tuned_with
+from benchmarks.pairs_at_scale import CELLS, MEAN, PLAN, Stage, cell, next_batch, part_of, results_of, stage, tuned_with
 from benchmarks.worth import RUNGS, TUNING, name_of, rate, run_of
 from benchmarks.worth_runs import WorthRun
 from peer.run.sections import LlamaSection
@@ -101,6 +101,12 @@ def test_a_plan_is_tuned_in_small_swarms_and_each_run_is_played_once() -> None:
     seeds = {of: sum(name_of(one) == name_of(of) and one["seed"] != TUNING for one in records) for of in CELLS}
     assert {count for of, count in seeds.items() if of.peers == 1024} == {1}
     assert {count for of, count in seeds.items() if of.peers < 1024} == {2}
+
+
+def test_a_part_of_the_plan_is_played_by_itself() -> None:
+    records = played(part_of(PLAN, "gossip,mean,ddp", "16"))
+    assert {one["peers"] for one in records} == {16}
+    assert {pairs_at_scale.method_of(run_of(one)) for one in records} == {"gossip", MEAN, "ddp"}
 
 
 def test_results_have_intervals_and_a_speed_up() -> None:
