@@ -29,7 +29,7 @@ from peer.errors import UsageError
 ABOUT = Benchmark(
     "front",
     "What does the front cost, which ends TLS and walks HTTP/2 before gRPC sees a byte?",
-    "14 (what is paid before admission is bounded), at 5 % of a swap's processor time",
+    "6 (every length is bounded before it is trusted), at 5 % of a swap's processor time",
     smallest="--mb 1 --repeats 2 --turns 1",
     is_long=True,
 )

@@ -110,8 +110,13 @@ def _kept(result: dict[str, Any]) -> str:
     return f"[{result['benchmark']}](#{result['benchmark']}): {kept}, `{result['commit']}`{load}"
 
 
+def _linked(promise: str) -> str:
+    """Return a benchmark's promise. One with a number gets a link to the page that lists them."""
+    return f"[promise](invariants.md) {promise}" if promise[0].isdigit() else promise
+
+
 def _section(one: dict[str, Any]) -> str:
-    lines = [f"## {one['benchmark']}", "", one["question"], "", f"Guards: {one['promise']}.", ""]
+    lines = [f"## {one['benchmark']}", "", one["question"], "", f"Guards: {_linked(one['promise'])}.", ""]
     if one["figures"]:
         lines += _figures(one["figures"])
     if one["command"]:

@@ -148,27 +148,24 @@ def join(
 
     Args:
         ticket: The ticket, or `@FILE` to read it from a file. The manifest of its run defines everything that peers
-        have
-            to agree on.
+            have to agree on.
         model: An `nn.Module`, or a mapping of names to fp32 tensors. Its trainable parameters must have the names and
             shapes of the run's, and be fp32. Their values are replaced.
         optimizer: The optimizer whose `step` ends an inner step. With a sequence, such as Muon and AdamW, it is the
             `step` of the last one. None: the loop calls `Swarm.step` itself.
         loss: `loss(model, batch)` returns the mean loss of a batch of the loop, in nats per token (for a classifier:
-        per
-            image), as a float or a tensor of one element. It is used in runs of a custom model: to judge the params of
-            partners before they are merged, and for `Swarm.evaluate`. It is called between two steps, on this thread,
-            with other values in the parameters of `model`, in evaluation mode, in fp32 and without gradients. Its
-            batches are those that `Swarm.until_end` yields next, of which 8 are drawn ahead. Parameters, buffers, modes
-            and random generators are restored afterwards. The loss of each candidate begins with the same torch seed.
-            Other runs are evaluated with the run's own network. None: partners' params are only clipped.
+            per image), as a float or a tensor of one element. It is used in runs of a custom model: to judge the params
+            of partners before they are merged, and for `Swarm.evaluate`. It is called between two steps, on this
+            thread, with other values in the parameters of `model`, in evaluation mode, in fp32 and without gradients.
+            Its batches are those that `Swarm.until_end` yields next, of which 8 are drawn ahead. Parameters, buffers,
+            modes and random generators are restored afterwards. The loss of each candidate begins with the same torch
+            seed. Other runs are evaluated with the run's own network. None: partners' params are only clipped.
         holdout: Batches for `loss` that the loop does not train on. They are held in memory. `Swarm.evaluate` returns
             their mean loss, and a state that a joiner fetches is judged by the first 8 of them before it is used.
         tokens_per_step: Tokens that each step trains on, on this rank. None: those of the batches from
             `Swarm.until_end`, or without such batches as many as the manifest's batch has.
         home: Folder of key, checkpoints and accounts. Joining again with the same ticket and home resumes the work.
-        None:
-            PEER_HOME, or else the default home.
+            None: PEER_HOME, or else the default home.
         options: Further options of the daemon.
         on_error: Called with each fault of the daemon, on this thread, inside `optimizer.step()`. A fault never stops
             the loop, which then trains on alone.

@@ -4,9 +4,11 @@ Public records do not contain the addresses inside a home. Peers behind one rout
 multicast, which no router forwards.
 
 Any machine of the network can send any announcement, and announcements are not signed. An announced address is
-therefore only a hint; it is confirmed when the peer's key has answered there. An unconfirmed name never displaces a
-confirmed one, an announcement adds addresses but never replaces a confirmed one, and a goodbye removes nothing: it only
-makes an unconfirmed name the first to be displaced."""
+therefore only a hint; it is confirmed when the peer's key has answered there. The table of announced names is bounded:
+
+* When it is full, a new name displaces an unconfirmed one, never a confirmed one.
+* An announcement adds addresses to a name, and replaces no confirmed address.
+* A goodbye removes nothing. It makes an unconfirmed name the next to be displaced."""
 
 from __future__ import annotations
 

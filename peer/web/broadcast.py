@@ -17,7 +17,8 @@ from peer.protocol.endpoints import block_of_host
 PULSE_S = 1.0
 """Seconds between two renderings while someone views the page."""
 IDLE_PULSE_S = 5.0
-"""Seconds between two renderings without viewers. The account is still rendered because it collects the curve."""
+"""Seconds between two renderings without viewers. Rendering goes on because `account` also collects the page's loss
+curve (`peer.web.volunteer`)."""
 PING_S = 15.0
 """Longest time without data on a stream, so that both ends notice a dead connection."""
 MOST_VIEWERS = 100

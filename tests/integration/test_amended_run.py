@@ -179,7 +179,9 @@ def page_of(address: str) -> dict[str, Any]:
 
 
 async def is_refounded(operator: Operator, peers: list[Daemon], run_id: bytes, where: Path) -> None:
-    """Restart the run from three times the first peer's params, which is far from every peer."""
+    """Refound the run from three times the first peer's `outer_params`, and check that every peer gets that state.
+
+    It is far from every peer's own, so a peer that keeps its own is noticed."""
     folders = [folder_of(daemon, run_id) for daemon in peers]
     old = newest(folders[0])
     state = 3.0 * old

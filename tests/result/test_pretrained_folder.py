@@ -69,7 +69,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pretrained(folder: Path, kind: str, dtype: str = "", **changes: Any) -> Path:
-    """Write a folder whose values, including buffers, differ from those that the config gives."""
+    """Write a model folder. Its weights and buffers differ from what `from_config` would create, so that a reader that
+    ignores the file is noticed."""
     values, usual, shard = FOLDERS[kind]
     torch.manual_seed(5)
     model: Any = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**values | changes))

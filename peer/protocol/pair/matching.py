@@ -277,7 +277,7 @@ class Matching:
         return self.reach is not Reach.DIRECT and self._reaches.of(peer) is not Reach.DIRECT
 
     def solo_reason(self) -> str:
-        """Return a sentence that counts why the candidates did not become partners."""
+        """Return why there is no partner: the four commonest reasons, each with its number of candidates."""
         if not self._candidates:
             return "no other peer is known"
         fates = Counter(self._gone.get(peer, "undecided") for peer in self._candidates)

@@ -1,5 +1,6 @@
-"""Statistics of a run over the summaries of its peers. The numbers are claims and keys are free, so there are medians
-of them and no sums."""
+"""Statistics of a run over the summaries of its peers: medians, means and quartiles, but no sums.
+
+Each summary is a claim of its peer, and another key costs nothing. A sum would grow with every invented key."""
 
 from __future__ import annotations
 

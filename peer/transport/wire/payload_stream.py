@@ -28,7 +28,7 @@ SKIM = 2**20
 STALL_S = 5.0
 """Longest time between two frames of a payload, in seconds.
 
-Chunks are small enough that even a slow sender meets this. A sender that does not has stopped."""
+Chunks are small, so that a slow sender still sends one in this time. A longer pause means that the sender stopped."""
 
 
 class UploadBudget(Protocol):

@@ -31,8 +31,10 @@ Swarm = Callable[..., tuple[int, dict[str, str | None], str]]
 
 @pytest.fixture
 def swarm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Swarm:
-    """Run `peer swarm` with programs without a network as peers. `programs`: by peer number. `ended`: the last event of
-    each journal. Return the exit code, the reason of each order that was not carried out, and the output."""
+    """Returns a function that runs `peer swarm`, where each peer is a plain program without a network.
+
+    Its arguments: options of the command, `p1=ENDS` for the program of peer 1, and `events` for the journal of each
+    peer. It returns the exit code, for each order the reason why it was not carried out, and the output."""
     programs: dict[int, tuple[str, ...]] = {}
     ended: list[Event] = []
     began: dict[str, float] = {}

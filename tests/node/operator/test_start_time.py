@@ -43,7 +43,7 @@ class Bench:
         self.made = self.make()
 
     def make(self) -> StartTime:
-        """Create the start time as a start of the node does."""
+        """Return a new `StartTime`, as after a restart of the node."""
         return StartTime(self._node, self.statements, 2)
 
     def ready(self, count: int) -> None:

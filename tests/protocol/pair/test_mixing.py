@@ -30,7 +30,10 @@ def ids(count: int) -> list[PeerId]:
 
 
 def matched(count: int, round_: int, proven: Holds, free: Holds = lambda i, j: True) -> list[Edge]:
-    """Return the pairs of a round."""
+    """Return the pairs of a round by a greedy model of the matching: the best edge first, each peer once.
+
+    `proven`: whether the two have exchanged before, which comes first in biased rounds. `free`: whether they may meet
+    at all."""
     scores, biased, pairs, left = random.Random(round_), not unbiased(RUN, round_), [], set(range(count))
     edges = [edge for edge in itertools.combinations(range(count), 2) if free(*edge)]
     for i, j in sorted(edges, key=lambda edge: (biased and proven(*edge), scores.random()), reverse=True):

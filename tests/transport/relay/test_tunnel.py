@@ -156,7 +156,7 @@ async def test_a_tunnel_that_closes_ends_what_is_open_and_what_is_being_opened(
     home.opens.clear()
     waiting = await call(bulk)
     await until(lambda: len(home.asked) == 2)
-    just_came = await call(bulk)  # perhaps nobody has noticed it yet
+    just_came = await call(bulk)  # the tunnel may not have accepted this call yet
     await tunnel.close()
     for one in (stream, waiting, just_came):
         assert await is_over(one)
