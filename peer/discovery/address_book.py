@@ -28,7 +28,7 @@ _FIELD = pb.ToldAddresses.DESCRIPTOR.fields_by_name["nodes"].number
 
 class AddressBook:
     """The addresses of the latest `MAX_NODES` nodes, without peer ids. Addresses that a node sent itself come before
-    those that others reported."""
+    addresses that others reported."""
 
     def __init__(self) -> None:
         self._of: OrderedDict[bytes, tuple[tuple[str, ...], tuple[str, ...]]] = OrderedDict()

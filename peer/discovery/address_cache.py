@@ -33,7 +33,8 @@ class AddressCache:
         self._path = path
         self._seen, self._recorded, self.listened = _read(path, now) if path is not None else ({}, set(), {})
         """`_recorded`: the addresses that were of a peer with a record. Earlier versions kept others, too."""
-        """`listened`: each address that we were told to listen at, and the same address with the port it got."""
+        """`listened`: requested listen address (with port 0) -> the same address with the port that the system
+        chose."""
         self._saved = self._content()
 
     def addresses(self) -> list[str]:
@@ -41,7 +42,7 @@ class AddressCache:
         return sorted(self._seen, key=lambda address: (-self._seen[address], address))
 
     def entries(self) -> list[str]:
-        """Return the addresses of peers that had a record, latest seen first: those that a ticket may name."""
+        """Return the addresses of peers that had a record, latest seen first. Only these may be put into a ticket."""
         return [address for address in self.addresses() if address in self._recorded]
 
     def record_seen(self, addresses: Iterable[str], now: float) -> None:

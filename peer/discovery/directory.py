@@ -40,15 +40,16 @@ WITHDRAW_S = 1.0
 HOLD_S = 600.0
 """Seconds for which, while p2pd is rebuilt, the peers last seen alive count as alive."""
 HELD_LIFE_S = 40.0
-"""Seconds that their records count as valid then: longer than the pause between two looks."""
+"""While p2pd is rebuilt, records of these peers stay valid for this many seconds after each read: longer than the pause
+between two looks."""
 
 MAX_ASKED = 4
 """Most nodes that are asked directly in one look."""
 SELDOM_LIFE_S = 300.0
-"""Lifetime in seconds from which on a record counts as seldom: it is renewed and looked for rarely. In runs of shorter
-rounds the operator's nodes could not serve a large swarm."""
+"""A record whose lifetime is at least this many seconds is renewed and looked for rarely, so it is stored and read at
+the operator's nodes. With shorter lifetimes these nodes could not serve a large swarm."""
 ALSO_ASKED = 2
-"""Most nodes among them that the ticket does not name."""
+"""Of the nodes asked directly in one look: most nodes that the ticket does not name."""
 
 log = logging.getLogger(__name__)
 
@@ -258,8 +259,8 @@ class DhtDirectory:
         return there
 
     async def _ask_linked(self, node: DhtNode) -> None:
-        """While no node of the ticket is known, ask these nodes, and some others that we dialled, for the records they
-        hold.
+        """While no node of the ticket has a live record, request the records that these nodes, and some other nodes
+        that we dialled, hold.
 
         Each node holds its own record, so this finds it even if hostile nodes around the key hide it."""
         live = self._records.live(self._now())

@@ -17,7 +17,7 @@ MAX_LENT = 1024
 
 
 class LentRecords:
-    """The peers that other peers have shown and no look has found, with the expiry of their records."""
+    """The peers whose records were shown by other peers but found by no look, with the expiry of these records."""
 
     def __init__(self) -> None:
         self._until: dict[PeerId, float] = {}
@@ -32,7 +32,7 @@ class LentRecords:
 
     def learn(self, store: RecordStore, found: bytes | PeerRecord, now: float, of: PeerId | None) -> bool:
         """Add a record that a peer showed to the store, as `peer.ports.directory.SharedRecords.learn` defines. Return
-        whether its peer was not known."""
+        whether its peer is new here."""
         record = store.verified(found, now, of)
         peer, former = record.peer_id, store.latest(record.peer_id)
         if record.expires_at <= now or (former is not None and former.issued_at >= record.issued_at):
@@ -80,7 +80,7 @@ class RecordStore:
     def add(self, found: bytes | PeerRecord, now: float) -> None:
         """Add a record if it is valid and the latest of its peer; count it if it is invalid.
 
-        Bytes are verified. A `PeerRecord` without a signature is accepted as it is (tests)."""
+        Bytes are verified. A `PeerRecord` without a signature is accepted unverified, for tests."""
         with contextlib.suppress(InvalidRecord):
             self.add_verified(found, self.verified(found, now))
 

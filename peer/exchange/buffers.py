@@ -16,10 +16,11 @@ class Buffers:
     One tensor exists from the start. Each exchange that overlaps another gets one more, up to `most`; tensors are kept
     for reuse. Their pages take memory only once written.
 
-    A borrower has its buffer alone until the `with` block ends. No thread may use the buffer after that."""
+    Each borrower has exclusive use of its buffer until the `with` block ends. No thread may use the buffer after
+    that."""
 
     def __init__(self, elements: int, most: int) -> None:
-        """`elements`: of the largest payload. `most`: buffers at most."""
+        """`elements`: number of elements of the largest payload. `most`: largest number of buffers."""
         self._elements = elements
         self._most = most
         self._free = [zeros(elements)]

@@ -42,7 +42,7 @@ from peer.protocol.model.layout import Layout
 from peer.run.plan import RunPlan
 
 NEED_FEEDBACK = ("topk",)
-"""Codecs that lose so much that groups need error feedback with them."""
+"""Codecs so lossy that a group has to use error feedback with them."""
 DIFFERENCES = "modulo"
 """Prefix of the codecs that decode params relative to the receiver's own. The rest of the name is the bits per
 parameter."""

@@ -25,8 +25,9 @@ ASSUMED_RATE = 250_000.0
 """Bytes per second assumed of a peer without measurements: 2 Mbit/s, a slow home uplink."""
 
 RELAYED_PART = 1 / 8
-"""Part of `ASSUMED_RATE` assumed of a swap over a relay. It is half of the 64 kB/s that every relay offers, as the
-other half goes the other way. With `TRANSFER_FACTOR`, a relay of that rate may carry four swaps at once."""
+"""Fraction of `ASSUMED_RATE` assumed for a swap over a relay: half of the 64 kB/s that every relay offers, because the
+partner's payload takes the other half. Since a transfer may last `TRANSFER_FACTOR` times as long as predicted, four
+swaps can share such a relay."""
 
 LONGEST_PART = 3 / 4
 """A swap over a relay may take at most this part of the time between two exchanges of a fragment. A slower one would be

@@ -1,4 +1,4 @@
-"""Payloads of an exchange that are computed slice by slice when they are read. A stored copy would take as much memory
+"""Payloads of an exchange that are computed slice by slice when they are read. Storing them would take as much memory
 as the fragment."""
 
 from __future__ import annotations

@@ -30,10 +30,10 @@ class SoloStrategy:
         return False
 
     def start_at(self, round_: int) -> None:
-        """No other peer needs to know the first round."""
+        """Do nothing: no round involves another peer."""
 
     def reset(self) -> None:
-        """Nothing is known of other peers."""
+        """Do nothing: this strategy stores no knowledge of other peers' states."""
 
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[SoloSession]:
@@ -43,7 +43,7 @@ class SoloStrategy:
         return None
 
     def note_state(self, fragment: int, digest: bytes) -> None:
-        """No other peer asks for the digest."""
+        """Do nothing: no other peer requests the digest."""
 
 
 class SoloSession:

@@ -58,7 +58,7 @@ class ExchangeControls:
 
 
 class ExchangeStrategy(Protocol):
-    """A topology: exchange with a random partner, with a group, or with nobody."""
+    """A topology: exchange with a random partner, with a group, or with no other peer."""
 
     @property
     def members(self) -> int:
@@ -76,7 +76,7 @@ class ExchangeStrategy(Protocol):
         """Set this peer's first round. Called once, before the first `open_round`."""
 
     def reset(self) -> None:
-        """Forget what is known of the states of others, because the operator has replaced the run's state."""
+        """Discard all knowledge of other peers' states. Called when the operator has replaced the run's state."""
 
     def open_round(
         self, key: RoundKey, opens_at: float, closes_at: float
@@ -100,8 +100,8 @@ class ExchangeSession(Protocol):
     def fetch_missed_state(self) -> Awaitable[MissedState | None] | None:
         """Fetch a state that the group has and this peer lacks, while the trainer works.
 
-        None, or an awaitable of None: there is no such state. Never raises for the failure of another peer. Cancelling
-        it leaves nothing running."""
+        Returns None, or an awaitable of None, if there is no such state. Never raises for the failure of another peer.
+        Cancelling it leaves nothing running."""
 
     def exchange(
         self, work: WorkSnapshot, work_share: WorkShare, closes_at: float

@@ -11,7 +11,7 @@ from peer.protocol.wire.payload import Source
 LEAST_S = 1e-3
 """Least duration of a measurement, in seconds; a shorter one gives no meaningful rate."""
 PART = 4
-"""The first 1/PART of a payload only fills buffers on the way. The rate is measured behind it if that much more has
+"""The first 1/PART of a payload only fills buffers on the way. The rate leaves it out once as many further bytes have
 passed."""
 
 
@@ -54,7 +54,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class TransferLeft:
-    """What remains of the transfers under way."""
+    """The remaining bytes and time of the transfers under way."""
 
     nbytes: int
     rate: float

@@ -33,7 +33,7 @@ async def round_clock(context: JoinContext, manifest: Manifest, start: float) ->
     context.clock.bound(manifest.limits.max_clock_offset_s)
     some = in_turn(random.sample(records, len(records)), _named_network)[:GREETED]
     for welcome in await _greeted(context, some):
-        # only after the last answer: an answer measured before a correction would apply it twice
+        # correct only after the last answer: an offset measured before a correction would be applied on top of it
         context.clock.observe(welcome.clock_offset_s, welcome.voice)
     if not start and wants_start(manifest):
         context.say("waiting for the run's signed start: nobody has shown it yet")

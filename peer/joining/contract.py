@@ -81,7 +81,7 @@ class JoinContract(ContractTerms):
         ]
 
     def guest_terms(self) -> list[tuple[str, str]]:
-        """Return the rows on what the run takes from this machine, without those that describe the run."""
+        """Return only the rows about the use of this machine, without the rows that describe the run."""
         return [
             ("device", f"{self.device}, {self.threads} thread{'s' * (self.threads != 1)}"),
             ("gives way", self.guest),

@@ -103,7 +103,7 @@ def _ensure_time_left(context: JoinContext, manifest: Manifest, log: StatementLo
 
 
 def _says_ended(record: PeerRecord, total: int) -> bool:
-    """Return whether the record of an operator's node says that the run is over, or that most peers did the last
+    """Return whether an operator's node announces in its record that the run is over, or that most peers did the last
     round."""
     return record.status is Status.ENDED or (record.status is Status.SERVING and record.round >= total)
 

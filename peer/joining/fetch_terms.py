@@ -1,4 +1,4 @@
-"""The requirements that a fetched state must meet, and the knowledge by which donors' claims are bounded."""
+"""The requirements that a fetched state must meet, and facts about the run that limit what donors may claim."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ignore_event(event: Event) -> None:
 
 
 async def no_start(donors: Sequence[PeerRecord]) -> None:
-    """Ask no peer."""
+    """Do nothing. The default of `RunKnowledge.ask_start`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

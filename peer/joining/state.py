@@ -3,7 +3,7 @@
 `peer.protocol.policy.donors` decides, and this module asks donors and moves bytes. Several donors send pieces in
 parallel (`peer.state.transfer.download`). Received pieces survive the loss of a donor and a kill of this process. In a
 pair run pieces may come from any donor whose round is near the newest donor's. In a group all pieces belong to one
-state, so that the fetch starts over when every donor has moved on."""
+state, so that the fetch starts over when no donor holds that state any more."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class StateFetch:
         self._fetching_s = 0.0
         """Seconds in which pieces came, without the waits for a donor."""
         self._wanted = ""
-        """Of a group: names the state that pieces are here of."""
+        """In a group: name of the state to which the received pieces belong."""
 
     # -- the own checkpoint --------------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
 """Checks the states that donors of a pair run gave, by losses that the trainer measures. `peer.protocol.policy.donors`
-decides by them.
+decides from these losses whether a state is used.
 
 In a run on the volunteers' own texts there is no common text to measure by, so that only the size of the values is
 checked."""

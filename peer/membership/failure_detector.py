@@ -26,8 +26,8 @@ DIAL_S = 4.0
 """Seconds that a witness may take to dial the suspect, in addition to the call itself."""
 SHOWN = 20
 LATE_S, LATE_CALLS = 0.5, 4.0
-"""The first answer of a peer is late after LATE_S seconds and after LATE_CALLS usual round trips, whichever is longer.
-This includes making the connection."""
+"""A peer's first answer counts as late after LATE_S seconds or LATE_CALLS usual round trips, whichever is longer. The
+time includes making the connection."""
 _KINDS: Mapping[str, type[events.PeerSuspected] | type[events.PeerOut] | type[events.PeerBack]] = {
     "suspected": events.PeerSuspected,
     "out": events.PeerOut,
@@ -85,7 +85,7 @@ class FailureDetector:
         if after_s >= self.trips.timeout(peer):
             self.trips.timed_out(peer, after_s)
         heard_s = self.contact_age_s(peer)
-        if heard_s is None or heard_s >= FRESH_S:  # if it was heard just now, only the call was lost
+        if heard_s is None or heard_s >= FRESH_S:  # else the peer is alive: only this call was lost
             self.answering.failed(peer, self._now())
         self._journal(self.membership.failed(peer, self._now(), why))
 
@@ -122,7 +122,7 @@ class FailureDetector:
         return max(LATE_S, LATE_CALLS * self.trips.usual())
 
     def contact_age_s(self, peer: PeerId) -> float | None:
-        """Return the seconds since this peer was heard; None: never, or long ago."""
+        """Return the seconds since the last sign of life of this peer; None: there was none, or only long ago."""
         return self.membership.contact_age_s(peer, self._now())
 
     def report(self) -> MembershipStatus:

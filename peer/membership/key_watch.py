@@ -18,7 +18,7 @@ GREET_S = 10.0
 PAUSE_S = 10.0
 """Least seconds between two Hellos that records of our key cause, so that replayed old records cannot cause more."""
 MAX_STARTS = 16
-"""Number of starts whose records are remembered as followed."""
+"""Most process starts of our key for which this peer remembers that it followed a record."""
 
 
 class KeyWatch:
@@ -37,7 +37,7 @@ class KeyWatch:
         fix: str,
     ) -> None:
         """`greet`: says Hello to the process at a record's address, within the given seconds. `say`: called with the
-        finding, for a person. `fix`: text that says how to make a new key."""
+        finding, for a person. `fix`: advice on how to make a new key, as text for a person."""
         self._starts, self._greet, self._clock = starts, greet, clock
         self._emit, self._say, self._fix = emit, say, fix
         self._hint_found, self._stopped = Signal(), Signal()

@@ -2,8 +2,8 @@
 
 The side that dialled the swap calls; the other one answers. A partner that does not answer, or has not judged the
 params yet, is called once more in a later round and then given up. At most one signature is verified for each swap of
-our own, so nobody can make us verify more. Once a round, a peer that is not proven is asked for the receipts that
-others have signed for it."""
+our own, so other peers cannot make us verify more. Once a round, a peer that is not proven is asked for the receipts
+that others have signed for it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ ASK_AGAIN = 32
 
 
 OLDEST = 1024
-"""Receipts of others count only for the last so many rounds. For older rounds it is not remembered which receipts were
-counted, so one could be used for a second peer."""
+"""Receipts of others count only if they are at most this many rounds old. For older rounds this peer does not remember
+which receipts it has counted, so that one receipt could count for two peers."""
 
 
 class Trust(Protocol):
@@ -56,7 +56,7 @@ class Trust(Protocol):
 
 
 class NoTrust:
-    """A `Trust` that contains nobody."""
+    """A `Trust` that contains no peer."""
 
     def __contains__(self, peer: PeerId) -> bool:
         return False

@@ -29,7 +29,7 @@ ALONE_S = 30.0
 RECORD_TTL_S = 45.0
 """Least lifetime of our record in seconds; see `lifetime`."""
 TOLD_S = 10.0
-"""Seconds for which a record that a caller showed counts, and until the next look, which should find it in the
+"""A record that a caller showed counts for this many seconds, and then until the next look, which should find it in the
 directory."""
 GLANCE_S = 0.5
 """Least seconds until a change of our own record is noticed."""
@@ -60,8 +60,8 @@ def lifetime(look_every_s: float) -> float:
 
 def waiting_pause(least_s: float, peers: int) -> float:
     """Return the seconds between two looks for each of `peers` peers that wait for each other. They all look at the
-    same time, and each look asks many nodes while records come and go, so the pause grows with the square of the
-    swarm."""
+    same time, and each look asks up to `ASKED` nodes. To keep the number of calls per second constant, the pause grows
+    with the square of `peers` up to `ASKED` peers, and linearly beyond, from `least_s` to `WAITS_S`."""
     return max(least_s, min(peers * min(peers, ASKED) / CALLS_S, WAITS_S))
 
 
@@ -143,7 +143,7 @@ class PeerTable:
         return merged
 
     def near(self) -> Collection[PeerId]:
-        """Return the peers in our own network, which can dial us and we them."""
+        """Return the peers in our own network. They can dial us, and we can dial them."""
         return self._directory.own_network().keys()
 
     async def known(self) -> dict[PeerId, PeerRecord]:
@@ -172,12 +172,13 @@ class PeerTable:
         return [record for record in self._looked.values() if record.reach]
 
     def vouch_for(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
-        """Return a peer's record, and the seconds since it was last heard, for another peer that asks whether we reach
-        it."""
+        """Return a peer's record, and the seconds since its last sign of life, for another peer that asks whether we
+        reach it."""
         return self.peers.get(about), self.detector.contact_age_s(about)
 
     def own_reach(self, by: PeerId | None = None) -> Reach:
-        """Return how others can call us by our record, or how the peer `by` can, which may be in our own network."""
+        """Return how other peers can call us, according to our record. `by`: the calling peer, which can call us
+        directly if it is in our own network."""
         own = self._own.peek()
         if own.reachable or by in self.near():
             return Reach.DIRECT
@@ -210,8 +211,8 @@ class PeerTable:
         return self._sorted_out().relayed
 
     def live(self) -> int:
-        """Return the number of training peers, ourselves included, but not more than have ever answered us. Anybody can
-        invent records, and these must not count when pairs are kept from meeting too often."""
+        """Return the number of training peers, ourselves included, but count no more other peers than have ever
+        answered us. The number decides how soon a pair may meet again, and invented records must not increase it."""
         return 1 + min(self.others_training(), self.detector.answering.contacts())
 
     def others_training(self) -> int:

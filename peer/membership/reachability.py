@@ -60,7 +60,7 @@ class ReachabilityProbe:
 
     @property
     def reachable(self) -> bool:
-        """Whether others can dial us; True as long as nobody has tried."""
+        """Whether others can dial us; True until a peer has tried."""
         return self.reachability.reachable() is not False
 
     async def ask_if_due(self, peers: Iterable[PeerRecord]) -> None:

@@ -77,7 +77,7 @@ class RelaySetting:
 
 @dataclass(slots=True)
 class RelayReservations:
-    """Reserves places at relays while nobody can dial this peer, and gives them back when others can."""
+    """Reserves places at relays while other peers cannot dial this peer, and gives them back once they can."""
 
     transport: HoldsReservations
     clock: Clock
@@ -105,7 +105,7 @@ class RelayReservations:
         """Leave a relay that failed us, and avoid it for a while.
 
         If it is the last relay with a granted reservation, it stays until there is another one: the failure may have
-        been that of the peers that we called over it, and without a relay nobody could call us."""
+        been that of the peers that we called over it, and without a relay no peer could call us."""
         why = fault.why
         self.memory.failed(relay, why, self.clock.now())
         self.setting.emit(events.RelayLeft(relay=relay, reason=why, code=fault.code))

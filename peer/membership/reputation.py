@@ -2,11 +2,11 @@
 status`. The server (through `peer.ports.reputation.CallerReputation`), the exchanges and the matchmaker ask it whom to
 refuse.
 
-So that a flood of offences cannot fill the journal, there is one line for the same caller and code in `QUIET_S`, and at
-most `LINES` in all. Offences without a line are counted in the next one.
+So that a flood of offences cannot fill the journal, it gets at most one line for the same caller and code in `QUIET_S`,
+and at most `LINES` for all callers. Offences without a line are counted in the next line.
 
-It also holds what speaks for peers: which ones are proven, which is kept across restarts if there is a file, and which
-are the last choice as partners. Standing and last choices are not kept."""
+It also holds the proven peers, which survive a restart if there is a file for them, and the peers that are the last
+choice as partners. Standing and last choices do not survive a restart."""
 
 from __future__ import annotations
 
@@ -197,7 +197,8 @@ class Reputation:
         self._last.append(RefusedCaller(now, caller, code, reason))
 
     def _times_to_write(self, caller: str, code: Code, now: float) -> int:
-        """Return the number of offences that the journal line to write now stands for; 0: write no line."""
+        """Return how many offences the journal line to write now has to count: this one, and earlier ones without a
+        line. 0: write no line."""
         since, unwritten = self._written.get((caller, code), (-QUIET_S, 0))
         if now - since < QUIET_S or self._lines.take("", now) > 0:
             _remember(self._written, (caller, code), (since, unwritten + 1))

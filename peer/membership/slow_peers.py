@@ -69,7 +69,7 @@ class SlowPeerMonitor:
         return self._diagnosis.found()
 
     def report(self) -> tuple[DiagnosisFinding, ...]:
-        """Return the findings for `peer status`, or one entry that says why there are none."""
+        """Return the findings for `peer status`, or one entry with the reason why there are none."""
         if found := self.found():
             return tuple(DiagnosisFinding(**asdict(finding)) for finding in found)
         diagnosis = self._diagnosis

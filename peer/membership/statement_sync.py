@@ -45,7 +45,8 @@ SELDOM = 12.0
 MAX_HANDED_ON = 64
 """Most amendments in one answer; a peer that lacks more asks again."""
 TRIES = 8
-"""Random draws to find a callable peer; after that, the search waits for the next time."""
+"""Most random draws to find a callable peer. If none of the drawn peers is callable, no request is made until the next
+one is due."""
 MAX_NAMED = 1024
 """Most pairs of peer and code whose refusals are journaled."""
 REFUSED = {AMENDMENT: events.AmendmentRefused, PAPER: events.PaperRefused}
@@ -176,7 +177,7 @@ class StatementSync:
         for family, statements in ((AMENDMENT, self.log.chain), (PAPER, self.log.papers)):
             try:
                 write_statements(folder / family.kept, statements)
-            except HomeUnusable as error:  # they count until a restart, after which others give them again
+            except HomeUnusable as error:  # they count until a restart; then other peers send them again
                 self._emit(REFUSED[family](peer="", code=Code.NOT_KEPT, reason=error.found))
         if self.log.start is not None:
             discard_former_start(folder)
@@ -236,8 +237,8 @@ class StatementSync:
         peer.
 
         `every_s`: seconds between two requests for amendments. `answered`: called with the peer and the seconds until
-        its answer. A peer that everybody calls, but that makes no exchange calls itself, measures its own round trips
-        only by these."""
+        its answer. For a peer that makes no exchange calls itself, because all partners call it, these are the only
+        measurements of its round trips."""
 
         async def request_forever(family: Family, pace: Callable[[], float], answered: Answered) -> None:
             while True:

@@ -153,7 +153,8 @@ class OpenNode:
         )
 
     async def withdraw(self) -> None:
-        """Remove our record from the directory, unless another process with our key goes on: the record is shared."""
+        """Remove our record from the directory, unless another process with our key still runs, because both processes
+        share the record."""
         if not self.key_watch.stops:
             await self.directory.withdraw()
 

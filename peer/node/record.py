@@ -10,7 +10,7 @@ from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, Reach, Rela
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """The part of the own record that says who this node is and how others reach it."""
+    """The identity and addresses of this node, as in its own record."""
 
     me: PeerId
     run_id: RunId

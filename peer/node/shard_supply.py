@@ -1,4 +1,4 @@
-"""Fetches token shards for the trainer, and tells it where their files lie.
+"""Fetches token shards for the trainer, and sends it the paths of their files.
 
 One shard is fetched at a time, the one that is needed first. Files in the volunteer's own data folder are preferred to
 the swarm's. The trainer verifies every file before it uses it."""

@@ -63,7 +63,7 @@ class RoundCommitter:
         self._supervisor = supervisor
         self._round_status = round_status
         self.stepping = asyncio.Lock()
-        """Held while `outer_params` move, so that nobody copies a half-moved state."""
+        """Held while `outer_params` move, so that no copy is made of a state that is half updated."""
         self.based_at: dict[int, float] = {}
         """Per fragment: run time of the snapshot that its last outer step used."""
 
@@ -135,7 +135,7 @@ class RoundCommitter:
         if ready.taken_at > ready.closes_at:
             self.sit_out(work.key, "the inner step under way ended after it was over")
             return None
-        async with AsyncExitStack() as borrowed:  # borrows the buffers that the result's values lie in
+        async with AsyncExitStack() as borrowed:  # holds the buffers that contain the result's values
             if self._plan.method.eager:
                 await borrowed.enter_async_context(self._eager(work, work_share))
             entering = borrowed.enter_async_context(session.exchange(work, work_share, ready.closes_at))

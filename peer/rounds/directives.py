@@ -21,7 +21,7 @@ FetchFounded = Callable[[bytes], Awaitable[Tensor | None]]
 
 
 async def nowhere(digest: bytes) -> Tensor | None:
-    """Return None: a `FetchFounded` that never has the state."""
+    """Return None. A `FetchFounded` for peers that cannot fetch a state named by the operator."""
     return None
 
 

@@ -1,5 +1,5 @@
-"""Evaluations of `outer_params`, and what is known of them: how long one takes, and whether the present state was
-evaluated."""
+"""Evaluates `outer_params` through the trainer. Remembers how long an evaluation takes, and which state was evaluated
+last."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Evaluations:
         self._shutdown = shutdown
         self._emit = emit
         self._took_s = 0.0
-        """Recent longest duration of an evaluation in seconds; 0 before the first one."""
+        """Expected duration of an evaluation in seconds: the last duration, or half of the former value if that is
+        longer. 0 before the first evaluation."""
         self._of = -1
         """Number of the state that was evaluated last (`OuterState.begun`); -1 before the first one."""
 

@@ -23,7 +23,7 @@ from peer.rounds.commit import RoundCommitter, Snapshot
 T = TypeVar("T")
 
 FINISH_S = 1.0
-"""Seconds that a trainer that should stop may use to finish its inner step, if a partner waits for it."""
+"""A trainer that has to stop gets this many seconds to finish its inner step if a partner waits for its work."""
 
 
 class InFlightRound:
@@ -56,7 +56,7 @@ class InFlightRound:
             await self._committer.merge(ready.work, merge)
 
     async def must_stop(self, stop_signals: Iterable[asyncio.Future[Any]], due: float | None, clock: Clock) -> None:
-        """Return when the trainer has to stop before the round is due: once one of `stop_signals` is done.
+        """Wait until the trainer has to stop although the round is not due yet: until one of `stop_signals` is done.
 
         The trainer may continue until the round is due if a partner counts on this exchange and has no time left to
         find another peer. `due`: run time; None: the round is counted in steps."""
@@ -95,15 +95,15 @@ class InFlightRounds:
         return any(flight.ready.done() and not flight.task.done() for _, flight in self._flying.values())
 
     async def finish(self) -> None:
-        """Wait for all rounds. Raises the first error of one."""
+        """Wait until all rounds have ended. Raises the first error of a round."""
         for fragment in list(self._flying):
             await self._ended(fragment)
 
     async def run_beside(self, call: Awaitable[T], *stop_signals: asyncio.Future[Any]) -> T | None:
         """Await `call` and return its result, or cancel it and return None once one of `stop_signals` is done.
 
-        Raises the errors of rounds in flight meanwhile, except TrainerDied, which the call raises itself. Otherwise
-        they would show only when the fragment is due again, and the trainer may be waiting for the result of such a
+        Meanwhile it raises the errors of rounds in flight, except TrainerDied, which the call raises itself. Such an
+        error must not wait until its fragment is due again, because the trainer may be waiting for the result of that
         round."""
         running = asyncio.ensure_future(call)
         try:

@@ -38,8 +38,8 @@ STALE_AFTER = 1.5
 LINGER_S = 30.0
 """Most seconds for which a peer that has finished all rounds keeps answering others."""
 LAST_STATE_RATE = 5e5
-"""Least bytes per second at which a node of the operator fetches the last state. A finished peer waits accordingly
-longer. A slow home line has about that rate beside other traffic."""
+"""Assumed rate, in bytes per second, at which a node of the operator fetches the last state: that of a slow home line
+with other traffic. A finished peer stays long enough for a fetch at this rate."""
 FAREWELL_S = 3.0
 """Seconds for which members of a group stay after all have finished."""
 GATE_S = 120.0
@@ -179,7 +179,8 @@ class RoundLoop:
         return round_ >= self._plan.total_rounds
 
     async def _wait_for_start(self) -> None:
-        """Wait until enough peers are there to begin together, and until the run's clock in seconds has started."""
+        """Wait until `min_peers` peers train, this one included, but at most `GATE_S` seconds. Then, with a clock in
+        seconds, wait until round 0 begins."""
         deadline, look_s = self._clock.now() + GATE_S, waiting_pause(GATE_LOOK_S, self._plan.min_peers)
         while self._peer_table.others_training() + 1 < self._plan.min_peers and self._clock.now() < deadline:
             if await self._shutdown.wait_for(look_s):
@@ -301,8 +302,8 @@ class RoundLoop:
         return self._schedule.next(round_)
 
     def _hold_after(self, round_: int) -> bool:
-        """Return whether the trainer stops after this round's snapshot, to wait for the result or because no round
-        follows."""
+        """Return whether the trainer stops after this round's snapshot: to wait for the result (`full` schedules),
+        because no round follows, or because a directive has to be applied first."""
         return not self._streaming or self._finished(round_ + 1) or self._directives.blocks(round_ + 1)
 
     def _launch(self, flight: InFlightRound, work: WorkSnapshot, due: float | None, hold: bool) -> None:
@@ -336,7 +337,7 @@ class RoundLoop:
     def _pause_after(self, hold: bool) -> int | None:
         """Return the inner steps after which the trainer waits for the result; None: it does not wait. With a clock in
         steps all trainers merge after the same step, as in the paper, so that equal machines do not drift apart. With a
-        clock in seconds nobody waits."""
+        clock in seconds no trainer waits."""
         if hold or not self._schedule.in_steps:
             return None
         return int(self._plan.method.fragment_sync_delay)
@@ -354,8 +355,9 @@ class RoundLoop:
         return cut_work(work.tokens, elements, work.steps, nominal)
 
     async def _between(self, done: int) -> None:
-        """Between two rounds: evaluate, and let the owner save a checkpoint. A peer that leaves saves at its very end
-        instead."""
+        """Run between two rounds: evaluate if that is due, and call `on_boundary`, in which the daemon saves
+        checkpoints. Does nothing if this peer leaves, since its last checkpoint is saved at the very end. `done`:
+        number of rounds done."""
         if self._shutdown:
             return
         if (
@@ -388,6 +390,6 @@ class RoundLoop:
         self._peer_table.touch()
 
     def _restart_work_clock(self) -> None:
-        """Record that all work begins now: nothing older counts as outstanding."""
+        """Set the start of all fragments' work to now, so that the trainer's next work does not count as stale."""
         fragments = range(len(self._outer.layout.fragments))
         self._committer.based_at.update(dict.fromkeys(fragments, self._clock.now()))

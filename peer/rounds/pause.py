@@ -139,7 +139,8 @@ class LocalPause:
         return "; ".join(why for name, why in self._reasons(now).items() if name not in self._overruled)
 
     def known_in(self) -> float:
-        """Return the seconds until the next planned pause, which is that of the quiet hours; infinite without any."""
+        """Return the seconds until the next planned pause, that is, until quiet hours begin; infinite without quiet
+        hours."""
         now = self._now()
         return math.inf if self._quiet is None else self._quiet.begin_in(self._minute(now)) * MINUTE_S - now % MINUTE_S
 

@@ -104,8 +104,8 @@ class RoundSchedule:
         return self._clock.now() + self._wait_in_steps()
 
     def expect_trainer(self, due: float | None, step_s: float) -> None:
-        """Estimate when the trainer will have stopped for a round. `step_s`: seconds of an inner step, which it
-        finishes first; 0: not known."""
+        """Estimate when our trainer, and every other one, will have stopped for a round. Does nothing with a clock in
+        steps (`due` None). `step_s`: seconds of an inner step, which the trainer finishes first; 0: not known."""
         if due is not None:
             self._ready_by = due + late_by(step_s, self.rounds.round_length)
             self._all_ready_by = due + late_by(0.0, self.rounds.round_length)
@@ -123,8 +123,9 @@ class RoundSchedule:
         return max(0.0, self._all_ready_by - self._clock.now())
 
     def sit_out(self, round_: int, step_s: float) -> int:
-        """Return the first round from `round_` on that is not over before an inner step of `step_s` seconds that begins
-        now. The rounds before it are journaled as sat out, since a partner would wait in vain."""
+        """Skip the rounds in which an inner step of `step_s` seconds, begun now, would end too late, and return the
+        first round after them: `round_` or a later one. The skipped rounds are journaled as sat out. In such a round a
+        partner would wait for this peer in vain."""
         rounds = self.rounds
         if self.in_steps or rounds.fragments > 1 or step_s <= rounds.round_length:
             return round_
@@ -138,13 +139,15 @@ class RoundSchedule:
         return played
 
     def record_duration(self, round_: int, seconds: float) -> None:
-        """Record the duration of a round."""
+        """Update the moving average of a slot's duration with this round's `seconds`. Does nothing with a clock in
+        seconds."""
         if self.in_steps:
             slot_s = seconds / slots_of(self.rounds.growth, round_)
             self._slot_s = slot_s if not self._slot_s else 0.5 * (self._slot_s + slot_s)
 
     def now(self, round_: int) -> int:
-        """Return the round under way while this peer plays none."""
+        """Return the round that is under way while this peer plays none, as in a pause. `round_`: the last known
+        round."""
         return round_ if self.in_steps else max(round_, self.rounds.round_at(self._clock.now()))
 
     def jump(self, round_: int, reason: str = BEHIND) -> int:
@@ -175,8 +178,8 @@ class RoundSchedule:
         return reached
 
     def _swarm_round(self, own: int) -> int:
-        """Return the round of the training peers, ourselves included, but not later than a run of this age can be
-        in."""
+        """Return the lower median of the rounds that the training peers claim and of `own`, our round
+        (`peer.protocol.swarm.claimed_round`), but at most the latest round that a run of this age can have reached."""
         most = furthest_round(self.rounds, self._clock.now())
         return claimed_round(self._peer_table.claimed_rounds(), self._proven, own=own, most=most) or 0
 

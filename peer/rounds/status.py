@@ -41,7 +41,8 @@ class RoundStatus:
         self.due_at, self.phase = due_at, "training"
 
     def round_ended(self, outcome: str, partners: Sequence[PeerId], seconds: float) -> None:
-        """Record a round's outcome. `partners`: without this peer. `seconds`: of the transfer."""
+        """Record a round's outcome. `partners`: the other peers in the exchange. `seconds`: duration of the
+        transfer."""
         self.last_outcome = outcome
         self.last_partner = " ".join(partners) if len(partners) < 2 else f"{len(partners)} others"
         self.last_seconds = seconds

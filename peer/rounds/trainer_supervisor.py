@@ -53,7 +53,8 @@ class TrainerSupervisor:
     async def revive(self, death: TrainerDied, round_: int) -> None:
         """Restart the trainer from `outer_params`. Its work since the last outer step is dropped and journaled.
 
-        Raises TrainerFailed if it keeps dying. Returns without a trainer if this peer is told to leave."""
+        Raises TrainerFailed if it keeps dying. Returns without a running trainer if this peer has to leave
+        meanwhile."""
         while True:
             self._deaths += 1
             self._emit(events.TrainerDeath(cause=death.cause))

@@ -32,7 +32,7 @@ def control_of(method: Method) -> float:
 
 def bytes_a_day(method: Method, sync_bytes: int, sync_s: float | None = None) -> int | None:
     """Return the estimated bytes per day on the line, each way: payload, headers and control traffic. The contract,
-    doctor and plan show this number.
+    `peer doctor` and `peer plan` show this number.
 
     `sync_bytes`: payload each way between two exchanges of all fragments. `sync_s`: seconds between them. None: the
     round clock's. Returns None when rounds are in inner steps of unknown duration."""

@@ -178,8 +178,8 @@ def sign_text(text: str, operator: Identity, path: Path) -> SignedManifest:
 
 
 def derive(text: str, settings: Iterable[str]) -> str:
-    """Return the TOML text with each `key=value` set. The text is checked before, so that line numbers in errors are
-    those of the file, and after.
+    """Return the TOML text with each `key=value` set. The text is checked before the change, so that line numbers in
+    errors are those of the file, and again after it.
 
     Raises UsageError for an unknown key, ManifestError with every finding."""
     settings = list(settings)

@@ -94,8 +94,8 @@ def _rule(chosen: Method) -> dict[str, Any]:
 
 
 def _codec(chosen: Method) -> dict[str, Any]:
-    """Return the codec when other choices differ from noloco's. The lattice codec was measured only for merges of whole
-    params that cross the wire alone."""
+    """Return the codec for choices that differ from those of the preset noloco. The lattice codec was measured only for
+    merges of whole params, without outer_params in the payload."""
     measured = chosen.paired and chosen.outer_rule.lattice and chosen.schedule == "full"
     own = measured and not chosen.sends_outer
     return {} if own or not chosen.codec.startswith("modulo") else {"codec": PLAIN_PAIR}

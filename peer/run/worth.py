@@ -13,7 +13,8 @@ from peer.methods.method import Method
 
 LAW, TOKENS_LAW = "arXiv 2503.09799", "arXiv 2404.10102"
 LOSS_BY_PEERS = 0.0116
-"""M peers that share the tokens have M to this power times the loss of one peer that has all tokens (LAW)."""
+"""Exponent in LAW: M peers that share the tokens reach M ** LOSS_BY_PEERS times the loss of one peer with all
+tokens."""
 LAW_PARAMS, LAW_PEERS = (35e6, 2.4e9), (1, 8)
 """Range of parameters and of peers in LAW."""
 TOKENS_A_PARAMETER = 20.0

@@ -17,7 +17,8 @@ from peer.protocol.messages import PeerId
 from peer.signed_record import InvalidRecord, unseal
 
 MOST_TAKEN = 512
-"""Most entries of one key that are read from an answer. A bucket of honest peers splits long before it has so many."""
+"""Most entries of one key that are read from an answer. A bucket of honest peers splits long before it has this
+many."""
 MOST_BYTES = 2**24
 """Bytes of one key's entries above which none of them is read."""
 

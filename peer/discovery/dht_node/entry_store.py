@@ -43,8 +43,8 @@ class CallerBlocks:
     async def of(self, peer_id: str) -> str:
         """Return the address block of a caller.
 
-        p2pd is asked at most once in `_ASK_AGAIN_S`, because callers whose connection has ended already can come
-        without end."""
+        p2pd is asked at most once in `_ASK_AGAIN_S`, because there is no limit on the number of callers whose
+        connection has already ended."""
         if peer_id not in self._blocks and self._now() - self._asked_at >= _ASK_AGAIN_S:
             self._asked_at = self._now()
             try:

@@ -74,8 +74,8 @@ class _Validator(RecordValidatorBase):  # type: ignore[misc]
 
 
 def _note(table: dict[str, T], of: str, word: T) -> None:
-    """Set the entry of an address. Drops the oldest entry if the table is full, since new addresses can come without
-    end."""
+    """Set the entry of an address. Drops the oldest entry if the table is full, since the number of addresses has no
+    limit."""
     table.pop(of, None)
     table[of] = word
     if len(table) > _MAX_NOTED:
@@ -333,7 +333,7 @@ class DhtNode:
     async def find_in(self, keys: Sequence[bytes]) -> list[list[bytes]]:
         """As `find`, for several keys, in their order."""
         # NaN: nothing is recent enough to end the search early. hivemind's `latest` asks for an expiry of infinity, and
-        # a hostile node that claims to have just that would be the only one asked.
+        # a hostile node that claims to hold such an entry would be the only one asked.
         found = await self._search(self._dht.get_many(list(keys), sufficient_expiration_time=math.nan))
         return [_values(found[key]) for key in keys]
 
@@ -351,9 +351,8 @@ class DhtNode:
         await stop(self._process, at_once)
 
     async def _search(self, search: Coroutine[Any, Any, Any]) -> Any:
-        """Await a search, and let it continue if we are cancelled: a cancelled search of hivemind would leave tasks
-        behind that nobody awaits. It ends by itself, since each of its calls has a deadline, and `close` waits for
-        it."""
+        """Await a search, and let it continue if we are cancelled: a cancelled search of hivemind would leave unawaited
+        tasks behind. It ends by itself, since each of its calls has a deadline, and `close` waits for it."""
         task = asyncio.create_task(search)
         self._searches.add(task)
         task.add_done_callback(self._forget)

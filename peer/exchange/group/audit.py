@@ -1,9 +1,9 @@
-"""Audits the results of other shard owners by recomputing them: all that look doubtful, and one in fifty drawn at
-random.
+"""Audits the results of other shard owners by recomputing them: all that look doubtful and, with probability `CHANCE`
+in each round, one that is drawn at random.
 
 While its trainer works on the next round, the member fetches an owner's evidence (`peer.exchange.group.evidence`) and
-recomputes the mean, for at most `MOST` results a round. The draw is derived from a signature of the member, so that no
-owner can predict it.
+recomputes the mean, for at most `MOST` results a round. The random draw is derived from a signature of the member, so
+that no owner can predict it.
 
 On failure: evidence that cannot be fetched, or is not signed by all contributors, proves nothing and does not lower the
 owner's reputation."""
@@ -33,7 +33,7 @@ from peer.protocol.messages import PIECE_BYTES, PeerRecord
 from peer.state.unnamed import unnamed
 
 CHANCE = 0.02
-"""Probability that a member audits a result of a round without any doubt about it."""
+"""Probability that in a round a member audits one result that does not look doubtful."""
 MOST = 3
 """Most results that are audited in a round."""
 KEPT_PROOFS = 4
@@ -74,15 +74,15 @@ class Auditor:
             self._news.set()
 
     def _drawn(self, roster: Roster, count: int) -> int | None:
-        """Return the number of the randomly drawn result; None: none is drawn in this round."""
+        """Draw one of `count` results at random and return its index; None: no result is drawn in this round."""
         said = blake3(self._context.signer.sign(draw_statement(roster.name()))).digest()
         if not count or int.from_bytes(said[:8], "big") >= CHANCE * 2**64:
             return None
         return int.from_bytes(said[8:16], "big") % count
 
     async def run(self) -> None:
-        """Audit the selected results until cancelled, which leaves nothing running. If several calls run, one works at
-        a time. Never raises for the failure of another peer."""
+        """Audit the selected results until cancelled. Cancelling it leaves nothing running. If several calls run at
+        once, only one of them audits at a time. Never raises for the failure of another peer."""
         while True:
             await self._news.wait()
             async with self._one:

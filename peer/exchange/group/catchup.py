@@ -1,7 +1,8 @@
 """Finds out which state of a fragment most members of the group have, and fetches it, for a member whose state differs.
 
 When a stale member gets a roster, its members are about to take their step. The state to fetch is therefore not the one
-that the roster builds on but the one after it, so the members are asked again until most of them have it."""
+that the roster builds on but the one after it, so the members are asked again until most of them hold the later
+state."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ ASK_S = 3.0
 BRIEF_S = 1.0
 """As `ASK_S`, if the state is needed soon and the members can be asked again later."""
 AGAIN_S = 1.0
-"""Seconds between two rounds of questions."""
+"""Seconds until the members are asked again."""
 MAX_ASKED = 16
 """Most members that are asked."""
 
@@ -49,9 +50,9 @@ class CatchUp:
         ours: Base | None = None,
         at_last: bool = False,
     ) -> tuple[Base, tuple[Tensor, Tensor] | None] | None:
-        """Return the base that most members have, and its (outer_params, outer_momentum). The tensors are None if
-        `own`, the digest of our state, is that base's. The result is None if no member knows of a roster, so that there
-        is nothing to catch up with.
+        """Return the base that most members hold, with its (outer_params, outer_momentum). The tensors are None if we
+        hold that base too, that is, if its digest is `own`, the digest of our state. Returns None if no member that
+        answers knows of a roster, so that there is nothing to catch up with.
 
         `settle_s`: seconds to wait for the members to apply the present round. `ours`: our base; it counts as one vote,
         and no earlier base is fetched. `at_last`: no round follows, so an earlier base is fetched too if more than half
@@ -134,11 +135,12 @@ class CatchUp:
 def _most_common(
     held: Sequence[tuple[PeerRecord, Base]], even_first: bool, ours: Base | None, voters: int | None
 ) -> tuple[Base | None, list[PeerRecord]]:
-    """Return the state that most peers have, and its holders. Ties are decided by the later round, then by the smaller
-    mark.
+    """Return the base that most peers hold, and its holders. Of bases with equally many holders, the one of the later
+    round wins, then the one with the smaller `Base.mark`.
 
-    `even_first`: states without a roster count too. `ours` counts as one vote. States earlier than `ours` are left out,
-    unless more than half of `voters` have them."""
+    `even_first`: count bases without a roster, too. `ours`: our own base; it counts as one vote, and earlier bases are
+    left out. `voters`: number of peers that could vote; an earlier base is accepted if more than half of them hold it.
+    None: never accept an earlier base."""
     bases = {base.mark(): base for _, base in held if base.electors or even_first}
     holders = {mark: [donor for donor, base in held if base.mark() == mark] for mark in bases}
     count = Counter({mark: len(some) for mark, some in holders.items()})

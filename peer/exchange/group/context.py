@@ -72,8 +72,8 @@ class GroupContext:
     """Progress of the transfers under way."""
 
     def live(self, even_finished: bool = False) -> set[PeerId]:
-        """Return the peers that can take part, ourselves included: training, in good standing, and not out.
-        `even_finished`: also the peers that have finished all their rounds."""
+        """Return the peers that can take part, ourselves included: training, in good standing, and not considered dead
+        by the failure detector. `even_finished`: also the peers that have finished all their rounds."""
         fit = {Status.TRAINING, Status.FINISHED} if even_finished else {Status.TRAINING}
         return (self._acceptable(fit) - self.peer_table.detector.membership.peers_out()) | {self.terms.me}
 

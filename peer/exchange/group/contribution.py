@@ -32,8 +32,8 @@ def tiles(codec: Codec, payload: Source, elements: int) -> Iterator[tuple[slice,
 
 
 def add_(part: Contribution, codec: Codec, into: Tensor, weight: float, *, first: bool) -> None:
-    """Add the decoded contribution times `weight` to `into`; the first one overwrites it. Gives bit for bit the same
-    sum as `peer.outer.robust_mean.weighted_mean`."""
+    """Add the decoded contribution times `weight` to `into`, or overwrite `into` if `first`. The sum is bit for bit
+    that of `peer.outer.robust_mean.weighted_mean`."""
     for span, payload in tiles(codec, part.payload, into.numel()):
         if first:
             codec.decode_into(payload, into[span])

@@ -3,7 +3,8 @@ it once a round and shows it on request. With it any member can recompute the me
 
     owner's signature (64) | for each part: tokens (8), its sender's signature (64) | result | parts
 
-The owner signs the evidence together with the digest of its result, so nobody else can show other parts in its name."""
+The owner signs the evidence together with the digest of its result, so no other peer can attribute different parts to
+the owner."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ class ShownEvidence:
         return digest_of(self._shown)
 
     def open(self, name: str, signature: bytes, askers: int) -> None:
-        """Allow requests for the evidence under this name, as many bytes in all as `askers` complete copies."""
+        """Serve the evidence under this name from now on, at most as many bytes in total as `askers` complete copies
+        have."""
         self._shown[:SIGNATURE_BYTES] = signature
         self._name, self._left = name, askers * self._form.nbytes
 

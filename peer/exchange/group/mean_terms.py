@@ -33,9 +33,9 @@ class MeanTerms:
         return cut(roster.name(), roster.owners, elements, align, self.tensors_in(roster.key.fragment))
 
     def owner_nbytes(self, elements: int, members: int) -> int:
-        """Return the most bytes that a shard's owner receives and sends in a round, together, in a group of `members`
-        members. Each of them sends the owner its part of the shard and gets the result, and a shard is 1/members of the
-        fragment."""
+        """Return an upper bound on the sum of the bytes that a shard's owner receives and sends in a round, in a group
+        of `members` members. Each member sends the owner its part of the shard and gets the result, and a shard is
+        1/members of the fragment."""
         return self.codec.nbytes(elements) + result_nbytes(self.result_codec.name, elements, members)
 
     def tensors_in(self, fragment: int) -> tuple[Span, ...]:

@@ -53,8 +53,8 @@ from peer.protocol.group.shards import ContributionHeader, Shard, UploadSlot
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
 
 PARK_S = 4.0
-"""Seconds for which a contribution that arrives before this owner has the roster waits for it. Then the sender is asked
-to try again. Shorter than the time after which a caller gives up an unanswered call."""
+"""If a contribution arrives before this owner has the roster, the call is held for at most this many seconds. Then the
+sender is asked to try again. Shorter than the time after which a caller gives up an unanswered call."""
 COLLECT_PART = 0.7
 """An owner collects contributions for this part of the time until the round is given up, so that time is left to send
 the results."""
@@ -126,16 +126,16 @@ class GroupMember:
     # -- called by the strategy --------------------------------------------------------------------------------------
 
     def set_state_digest(self, fragment: int, digest: bytes) -> None:
-        """Set the digest of our state of this fragment (`OuterState.digest`). Call it after each step and each other
-        change: other members are given the state, and the roster that produced it counts for our quorum, only from then
-        on."""
+        """Set the digest of our state of this fragment (`OuterState.digest`). Call it after every change of the state.
+        Only then can other members fetch the state, and only then does the roster that produced it count for our
+        quorum."""
         coming = self._pending[fragment]
         if coming is not None and digest != self._held[fragment] and coming.digest in (b"", digest):
             self._quorums[fragment].adopt(coming)
             self._pending[fragment] = None
             self._incomplete[fragment] = (
                 self._incomplete[fragment] and not coming.digest
-            )  # our own step leaves a lack as it is
+            )  # our own outer step does not fill in missing parts
         self._held[fragment] = digest
 
     def start_at(self, round_: int) -> None:
@@ -217,8 +217,8 @@ class GroupMember:
         return averaged
 
     def expect_steps(self, step_s: float) -> None:
-        """Set the seconds of an inner step here. Other members join at the end of their step, so a leader waits about
-        as long."""
+        """Set the duration of this peer's inner step, in seconds. Other members join when their own step ends, so that
+        this peer waits about as long for them when it leads a round."""
         self._rendezvous.grace.expect_steps(step_s)
 
     async def catch_up(
@@ -233,12 +233,13 @@ class GroupMember:
         """Fetch the group's state of a fragment: (outer_params, outer_momentum), flat fp32, digest verified.
 
         Put both in place at once, then call `set_state_digest`: this peer then also takes over the group's electors.
-        None: `own`, the digest of our state, is the group's too, or no member knows of a roster yet.
+        Returns None if the group's state has the digest `own`, which is that of our state, or if no member knows of a
+        roster yet.
 
-        `roster`: the roster of `Stale`; None outside a round. `settle_s`: seconds to wait for the members to apply the
-        present round, at most half of the time left `until` (run time) the state is needed. `at_last`: no round
-        follows, so the state of more than half of the members is fetched even if it is earlier than ours. Raises
-        PartnerLost."""
+        `roster`: the roster of `Stale`; None outside a round. `until`: run time at which the state is needed.
+        `settle_s`: seconds to wait for the members to apply the present round, at most half of the time left before
+        `until`. `at_last`: no round follows, so the state of more than half of the members is fetched even if it is
+        earlier than ours. Raises PartnerLost."""
         settle_s = min(settle_s, max(0.0, (until - self._context.clock.now()) / 2))
         if roster is not None and self._quorums[key.fragment].shortfall_reason(key.round, roster.members):
             settle_s = 0.0  # too few members for a result: the roster only shows which state counts
@@ -396,7 +397,8 @@ class GroupMember:
         self._emit(told)
 
     def _budget_s(self, elements: int, members: int) -> float:
-        """Seconds that the contributions may take; the results may take as long again."""
+        """Return the seconds that the transfer of the contributions may take. The transfer of the results may take the
+        same time again."""
         terms = self._context.terms
         rate = min(self._rate, terms.max_upload or self._rate)
         nbytes = 2 * terms.mean.codec.nbytes(elements) + result_nbytes(terms.mean.result_codec.name, elements, members)

@@ -1,7 +1,7 @@
 """Agrees on a round's roster for one member of a group. It asks the members that come earlier in the round's order of
 leaders to lead, leads itself if none of them does, and answers the members that ask it.
 
-A leader is skipped if it does not answer, answers that it has no roster, or has not come to the round by the middle of
+A leader is skipped if it does not answer, answers that it has no roster, or has not reached the round by the middle of
 the remaining window. A member that is asked while it waits for another leader holds the call, and answers it with the
 roster that it gets.
 
@@ -40,8 +40,9 @@ from peer.protocol.messages import PeerId, PeerRecord, RoundKey
 LEAST_POLL_S = 0.5
 MOST_POLL_S = 5.0
 LEAST_SILENT_S, MOST_SILENT_S = 0.5, 2.0
-"""Bounds, in seconds, of the time that a leader may take beyond the seconds for which it was asked to hold the call: a
-quarter of the remaining window, or the timeout of its calls if that is longer."""
+"""Bounds, in seconds, of a leader's extra time. A leader may answer that much later than the end of the time for which
+it was asked to hold the call. The extra time is a quarter of the remaining window, or the timeout of its calls if that
+is longer."""
 PROBED = 3
 """Number of leaders that are probed before the round is due."""
 LEAST_PROBE_S = 0.5
@@ -52,7 +53,7 @@ MAX_PARKED = 128
 
 @dataclass(slots=True)
 class RendezvousRound:
-    """The state of one round, from the moment when this peer comes to it."""
+    """The state of one round, from the moment when this peer begins to look for its roster."""
 
     join: Join
     builder: RosterBuilder | None = None
@@ -356,7 +357,7 @@ class Rendezvous:
         return SignedRoster(raw, self._context.signer.sign(raw)), roster
 
     def _enough(self, key: RoundKey) -> Callable[[Base, Collection[PeerId]], bool]:
-        """Return the leader's test whether the peers that joined from one base are enough."""
+        """Return the function by which a leader decides whether enough peers have joined from one base."""
         quorum = self._quorums[key.fragment]
         return lambda base, peers: quorum.enough_for(base, key.round, peers, self._context.counted())
 
@@ -407,8 +408,8 @@ class Rendezvous:
         self._changed.notify_all()
 
     def _compare(self, sender: PeerId, join: Join, seeking: RendezvousRound) -> None:
-        """Penalize an owner that signed different results for this member and for us. The states of the two differ from
-        then on, and one of them has to fetch the other's."""
+        """Penalize an owner that signed different results for this member and for us. After such results the member's
+        state differs from ours, and one of us has to fetch the other's state."""
         context, ours = self._context, seeking.join.vouchers
         for owner, shard in contradictions(ours, join.vouchers, seeking.owners, context.signer.verify):
             reason = f"gave {sender} and this peer different results of shard {shard} in the round before"

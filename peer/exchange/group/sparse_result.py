@@ -35,7 +35,7 @@ assert HEAD.size == PART_HEAD
 Counted = tuple[Contribution, float]
 """A contribution and its factor, above 0 and at most 1."""
 Genuine = Callable[[int, Contribution], bool]
-"""Returns whether the contributor with this number signed this part."""
+"""Returns whether the contributor with this index signed this part."""
 
 
 class SparseResult:

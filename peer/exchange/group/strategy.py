@@ -39,8 +39,8 @@ LEAST_ASK_S = 1.0
 """Least seconds between two requests for a state that this peer lacks. In long rounds it is half a window."""
 WENT_ON = "the group went on without this peer in the round before"
 BEFORE_NEXT = 0.06
-"""Part of a round. In streaming schedules an exchange ends with what it has this long before the fragment's next
-round."""
+"""Fraction of a round. In streaming schedules an exchange that is not complete ends this long before the fragment's
+next round, with the shards that have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ class GroupStrategy:
         """Fetch the group's state of a fragment, before the first round and after the last one.
 
         Needed before the first round because a state from a donor or a checkpoint may lack momentum or be of an earlier
-        round. None: there is no group, its state is ours, or no peer gives it; the first round then finds that ours is
-        stale."""
+        round. Returns None if there is no group, if we already hold its state, or if no peer serves it. In the last
+        case the first round finds that our state is stale."""
         self.controls.set_activity(f"asking the group for its state of fragment {fragment}")
         own = await self.digest(fragment)
         self.group.set_state_digest(fragment, own)
@@ -175,8 +175,8 @@ class GroupSession:
         return self._stepped(got, work_share)
 
     def _give_up(self, closes_at: float) -> float:
-        """Return the run time at which the exchange ends with what it has. Finite in streaming schedules in seconds
-        only: shortly before the fragment's next round."""
+        """Return the run time at which an exchange that is not complete ends with the shards that have arrived: shortly
+        before the fragment's next round. Infinite unless the schedule is `streaming` and the clock counts seconds."""
         method = self._groups.method
         if method.clock != "seconds" or method.schedule != "streaming":
             return math.inf

@@ -18,8 +18,8 @@ def hand_over_s(context: PairContext) -> float:
 
 
 async def withdraw(context: PairContext, partner: PeerRecord | None, key: RoundKey) -> bool:
-    """Send a locked partner the notice that we sit the round out. Return whether it answered; otherwise it learns it
-    from our reply to its next call. `partner` None: its address is not known."""
+    """Send a locked partner the notice that we sit the round out. Return whether it answered. A partner that did not
+    answer learns of the withdrawal from our reply to its next call. `partner` None: its address is not known."""
     if partner is None:
         return False
     try:

@@ -89,8 +89,8 @@ class PartnerMemory:
         self._emit(events.PartnerLetGo(peer=partner, round=key.round, heard=heard))
 
     def _to_blame(self, partner: PeerId, error: ExchangeError, held_s: float) -> PeerId | None:
-        """Return the relay that failed in place of the partner. None: no relay failed, or this partner was excused for
-        that reason lately."""
+        """Return the relay that is to blame for the failed swap in place of the partner. None: no relay failed, or a
+        relay was blamed in place of this partner lately."""
         if not isinstance(error, PartnerLost) or (relay := self._relay_gone(partner, held_s)) is None:
             return None
         return relay if self._broken_paths.excuses(partner, self.clock.now()) else None
@@ -110,8 +110,8 @@ class PartnerMemory:
 
 
 def _offence_of(error: ExchangeError, held_s: float) -> Code:
-    """Return the code of the partner's offence. One that disconnects just before it would count as late is penalized as
-    late."""
+    """Return the code of the partner's offence. A partner that disconnects just before it would count as late is
+    penalized as late."""
     if isinstance(error, BadPayload | PartnerSilent):
         return error.code
     return Code.LATE if held_s > HELD_S else Code.LOST

@@ -1,4 +1,4 @@
-"""Measured rates of swaps, and the time that the next swap may take by them."""
+"""Measures the rates of swaps, and computes from them how long the next swap may take."""
 
 from __future__ import annotations
 

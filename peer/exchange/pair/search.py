@@ -36,7 +36,7 @@ AGAIN_S = 0.5
 WORK_LOOK_S = 0.25
 """Seconds between two checks whether our trainer has work to exchange."""
 PROMISES_S = 0.5
-"""Seconds for which strangers may delay us while our trainer waits. After that they are not asked again in this
+"""Seconds for which strangers may delay us while our trainer waits. After that they are excluded for the rest of this
 round."""
 
 
@@ -68,7 +68,7 @@ class PartnerSearch:
         self._roomless: set[PeerId] = set()
         """Partners for whose swap no relay had room."""
         self._claimed_near: set[PeerId] = set()
-        """Senders that say they are in our own network, so that they and we can dial each other."""
+        """Senders that claim to be in our own network, where both sides can dial each other."""
         self._changed = Signal()
         self._settled = Signal()
         self._met: Mapping[PeerId, PeerRecord] | None = None
@@ -80,7 +80,7 @@ class PartnerSearch:
         """Run time at which the locked partner will have stopped its trainer, as it claims."""
         self._has_work = False
         self.begun = False
-        """Whether our work was ready and a partner was asked for."""
+        """Whether our work was ready, so that `partner` was called."""
 
     # -- incoming calls ----------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class PartnerSearch:
         return sender in self._roomless or (full and self._matching.needs_relay(sender) and not self._is_near(sender))
 
     def has_no_time_for_another(self, seconds: float) -> bool:
-        """Return whether a partner is locked that could not find another one within `seconds`."""
+        """Return whether a partner is locked and `seconds` are too few for it to find another partner."""
         return self.locked is not None and seconds <= hand_over_s(self._context)
 
     async def withdraw(self) -> bool:
@@ -285,8 +285,8 @@ class PartnerSearch:
 
     @property
     def patience_s(self) -> float | None:
-        """Seconds for which to wait for the locked partner, given when it claims to be ready; None: no limit, it is no
-        stranger."""
+        """Seconds for which to wait for the locked partner, given when it claims to be ready; None: no limit, because
+        the partner is not a stranger."""
         context, partner = self._context, self._matching.locked
         assert partner is not None
         now = context.clock.now()

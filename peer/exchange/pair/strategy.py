@@ -1,7 +1,7 @@
 """The topology `pair`: each round has one random partner, whose params are mixed with ours in the outer step.
 
 On failure: if a partner is lost or refuses, the search continues with the next candidate while the window is open. If
-nobody is left, the peer takes a solo outer step, so no work is lost."""
+no candidate is left, the peer takes a solo outer step, so no work is lost."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class PairStrategy:
         return False
 
     def start_at(self, round_: int) -> None:
-        """Partners do not need to know the first round."""
+        """Do nothing: the search for partners does not depend on the first round."""
 
     def reset(self) -> None:
-        """Nothing is known of partners' states."""
+        """Do nothing: this strategy stores no knowledge of other peers' states."""
 
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[ExchangeSession]:
@@ -98,7 +98,7 @@ class PairStrategy:
         return None
 
     def note_state(self, fragment: int, digest: bytes) -> None:
-        """Partners do not compare their states."""
+        """Do nothing: partners do not compare the digests of their states."""
 
 
 class PairSession:

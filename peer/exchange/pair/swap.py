@@ -134,7 +134,7 @@ class PairSwap:
         measured, watched = MeasuredSource(source, self._clock.now), _Watched(sink, self._clock)
         partner, key, first = terms.partner, replace(terms.key, part=part), part == 0
         told = self._own_timings(key) if first else None
-        # a partner sends the next part only when it has all of the last one, which it may get later than we do
+        # a partner sends this part only after it has received all of our last part, which may be later than we got its
         start_s = START_S + (terms.wait_s if first else TRANSFER_SLACK_S)
         nbytes, slack_s = max(sink.nbytes, source.nbytes), TRANSFER_SLACK_S
         budget_s = self.budget_s(partner.peer_id, nbytes, terms.relayed)
@@ -158,8 +158,8 @@ class PairSwap:
         watched: _Watched,
         behind: Callable[[], float],
     ) -> SwapReport:
-        """Wait for the swap, and cancel it if the partner dies or falls behind. The side that is dialled would not
-        notice the death of the other, so it calls the partner from time to time."""
+        """Wait for the swap, and cancel it if the partner dies or falls behind. The side that was dialled would not
+        notice the death of its partner, so the partner is called from time to time."""
         running, ended, now = asyncio.ensure_future(swap), Signal(), asyncio.get_running_loop().time
         running.add_done_callback(lambda swap: ended.set())
         try:
@@ -239,8 +239,8 @@ class _Watched:
         self._away_since, self._missed = None, 0
 
     def behind(self, begin_by: float, budget_s: float, slack_s: float) -> float:
-        """Return for how many seconds from now the partner cannot be too slow, even if nothing arrives. Raises
-        PartnerSilent if it is too slow already.
+        """Return the seconds until the partner will count as too slow if no further byte arrives. Raises PartnerSilent
+        if it is too slow already.
 
         `begin_by`: run time by which the first byte must arrive. `budget_s`: seconds for the whole transfer, from its
         first byte. `slack_s`: seconds of the budget that may pass before the pace is checked."""

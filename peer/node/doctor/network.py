@@ -1,4 +1,4 @@
-"""Judges what was measured of the network: reachability from outside, the clock, and the line."""
+"""Judges measurements of the network: reachability from outside, the clock, and the line."""
 
 from __future__ import annotations
 

@@ -385,6 +385,6 @@ def _state_of(file: Path) -> tuple[int, int] | None:
 
 
 async def _ask_who_reaches(node: OpenNode) -> None:
-    """Have peers dial this node until cancelled: a bootstrap node that others cannot reach is useless, and its user is
-    told."""
+    """Have peers dial this node until cancelled: a bootstrap node that others cannot reach is useless, so the result is
+    shown to its user."""
     await node.reach.run(partial(known, node))

@@ -4,7 +4,7 @@ In a group there is one state: the one whose digest, momentum included, most don
 another state: a few whole states are fetched in parallel and averaged. Each comes over one donor's line, so that this
 takes no longer than one fetch. If states cannot be evaluated, peers with receipts of others are asked first, and
 outlying states are left out of the mean. Fetched states lie on disk, so that the node needs no memory for them.
-`peer.protocol.policy.donors` decides which donors are asked, how many, and for how long slow ones are awaited.
+`peer.protocol.policy.donors` decides which donors are asked, their number, and how long to wait for slow ones.
 
 A donor that gives nothing is replaced by another one."""
 

@@ -27,8 +27,8 @@ PROGRAM = ("peer", "eval", "--report-start", "--json")
 STARTED = {"started": True}
 """The line that the child prints before it opens the state."""
 START_TRIES, START_AGAIN_S = 3, 60.0
-"""Number of attempts to start a child if an earlier one has started, and the seconds between them. The machine may be
-short of memory for a moment."""
+"""Attempts to start a child, and seconds between two attempts, if an earlier child of this process did start: the
+machine may be short of memory for a moment."""
 
 
 class NotJudged(Exception):

@@ -53,8 +53,8 @@ class TrainingPeriod:
 
 
 class RunProgress:
-    """The round that the run has reached: the lower median of the peers' rounds, so that a single peer cannot claim
-    much."""
+    """The round that the run has reached: the lower median of the peers' rounds, which a single peer with a false claim
+    can hardly change."""
 
     def __init__(self, kept: Path, clock: Callable[[], RoundClock], now: Callable[[], float]) -> None:
         """`kept`: the file. `clock`: returns the run's clock, whose start may not be known yet. `now`: returns the run

@@ -16,7 +16,7 @@ from peer.run.statements.kinds import PAPER
 START_DELAY_S = 4.0
 """Seconds between the readiness of the last peer and round 0, in which all peers receive the signed start."""
 ASKED = 8
-"""Number of peers that are asked, before this node signs a start, whether one was signed already."""
+"""Before this node signs a start, it asks this many peers whether a start was signed already."""
 
 
 class StartTime:
@@ -58,7 +58,8 @@ class StartTime:
         return bool(self.value)
 
     async def _ask(self, records: list[PeerRecord]) -> None:
-        """Ask peers for a start that this node, before it lost its home, or another node of the operator signed."""
+        """Ask peers for a start that was signed already: by another node of the operator, or by this node before it
+        lost its home."""
         able = [record for record in records if record.reach]
         some = random.sample(able, min(ASKED, len(able)))
         await asyncio.gather(*(self._statements.fetch_from(self._node.transport, record, [PAPER]) for record in some))

@@ -242,7 +242,8 @@ class StatementLog:
         return new
 
     def disputes(self, statement: Statement[Document]) -> str:
-        """Return a sentence about a second start that differs from the one held. Empty: it does not."""
+        """Return a sentence about the conflict if the statement is a start that differs from the start held here.
+        Empty: there is no conflict."""
         held, other = self.start, statement.document
         if held is None or not isinstance(other, StartDocument) or held.document.start == other.start:
             return ""
@@ -336,8 +337,9 @@ class StatementLog:
     # -- exchange with other peers -------------------------------------------------------------------------------------
 
     def amendments_after(self, count: int, head: bytes) -> list[Statement[AmendmentDocument]]:
-        """Return the amendments that a peer lacks that holds `count` of them. `head`: digest of its last one. If ours
-        of that number differs, it is included, so that the peer detects that the operator signed two."""
+        """Return the amendments that another peer lacks. `count`: number of amendments that it holds. `head`: digest of
+        the last of these. If our amendment of that number differs, it is included, so that the peer detects that the
+        operator signed two."""
         if not 0 < count <= len(self.chain):
             return self.chain[count:]
         same = self.chain[count - 1].digest == head
