@@ -133,8 +133,8 @@ def load(path: Path, advice: str = "") -> Identity:
 def load_or_create(path: Path) -> Identity:
     """Read the key at `path`, or create one there (mode 0600) if there is none. Never overwrites a file.
 
-    Only for a node's own key, whose peer id nobody knows yet. Raises IdentityError if the key cannot be created or
-    read, is malformed, or is readable by other users."""
+    Only for a node's own key, whose peer id no other peer knows yet. Raises IdentityError if the key cannot be created
+    or read, is malformed, or is readable by other users."""
     try:
         return _load(path)
     except FileNotFoundError:

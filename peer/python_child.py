@@ -32,8 +32,8 @@ folder."""
 def leave_working_folder() -> None:
     """Remove the working folder from this process's module search path and from the search paths in its environment.
 
-    Python has imported some modules before: those of `python -m` itself, and a `sitecustomize.py`. Only `python -P`, or
-    starting the program by its script `peer`, protects these too."""
+    This comes too late for modules that Python has imported before: those of `python -m` itself, and a
+    `sitecustomize.py`. Only `python -P`, or starting the program by its script `peer`, protects these too."""
     unwanted = _relative_entries()
     if not sys.flags.safe_path and sys.path and sys.path[0] == _working_folder():
         del sys.path[0]  # `python -m`

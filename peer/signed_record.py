@@ -51,7 +51,8 @@ _remembering = threading.Lock()
 
 
 class InvalidRecord(ExchangeError):
-    """A record must not be believed. `code` is stable, `reason` is for people.
+    """A record of the directory is invalid, or not valid in this run at this time. `code` is stable, `reason` is for
+    people.
 
     Codes that do not depend on run and time: too_large, garbled, signature, run_id, endpoints, relays, wire, start,
     numbers, status, expiry. Of run and time: foreign_run, future, expired. Of a DHT node's admission: layout. Of its

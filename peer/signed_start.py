@@ -4,10 +4,10 @@ A copy of a home contains its key, and two machines then answer as one peer. Eac
 starts, and names it in its record and in each Hello. In a Hello both sides also show a signed claim: the nonce, the
 time of the start, and the nonces of other starts of the same key that the process has seen.
 
-A claim that names *our* nonce was signed after our start, because nobody knows a nonce before it is drawn. So our nonce
-is the challenge and the claim is the answer. Any other claim or record may be a replay, for example of our own process
-before a restart, and proves nothing. A replayed claim that names our nonce proves the same as before, and our own
-claim, if sent back to us, names no other start.
+A claim that names *our* nonce was signed after our start, because no process can know a nonce before it is drawn. So
+our nonce is the challenge and the claim is the answer. Any other claim or record may be a replay, for example of our
+own process before a restart, and proves nothing. A replayed claim that names our nonce proves the same as before, and
+our own claim, if sent back to us, names no other start.
 
 The two processes need not reach each other. A peer that knows two claims of one key shows each claim to the process of
 the other (`KeyStarts.other_of`). That peer need not be trusted: it can only pass on claims or withhold them.

@@ -1,4 +1,5 @@
-"""What a user's training loop is bound to once its daemon has sent the run's config: tensors, files and round clock."""
+"""`BoundRun`: the tensors, files and round clock of a run, to which a user's training loop is bound by its daemon's
+config."""
 
 from __future__ import annotations
 
@@ -43,10 +44,10 @@ class BoundRun:
         clock, every = self.config.clock, self.config.sync_every
         self._rounds = RoundClock(clock, every, fragments, growth=self.config.growth)
         self._checked_round = -1
-        """Round in which the model's tensors were last compared with those that joined."""
+        """Round in which the model's tensors were last compared with those bound at the start."""
 
     def rebind(self, opening: Message) -> None:
-        """Take the config of another daemon. Raises UsageError when that is of another run."""
+        """Adopt the config that another daemon has sent. Raises UsageError if that daemon takes part in another run."""
         config = TrainerConfig.model_validate(opening["config"])
         if (_layout_of(opening), Path(opening["folder"])) != (self.layout, self.folder):
             raise UsageError("the daemon that was started again is of another run", "Join again.")
@@ -74,7 +75,8 @@ class BoundRun:
         return lr_factor(self.config, self._rounds, *place) * self.params.lr_scale
 
     def check_tensors(self) -> None:
-        """Once a round, check that the model still has the tensors that joined: only those are exchanged.
+        """Once a round, check that the model still has the tensors that were bound at the start, because only those are
+        exchanged.
 
         Raises ModelError or UsageError, which names the first tensor that was replaced."""
         if self.params.round == self._checked_round:

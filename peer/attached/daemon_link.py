@@ -21,7 +21,7 @@ SILENT_S = 180.0
 LONGEST_PAUSE_S = 60.0
 """Longest pause before a daemon is started again."""
 MAX_DEATHS = 5
-"""Daemons that may end one after the other without an order to train. After one more, none is started."""
+"""Most daemons in a row that may end before they order training. After one more, no further daemon is started."""
 CLOSED_S = 5.0
 """Seconds in which a daemon has to end after its socket was closed. Then it is killed."""
 
@@ -34,7 +34,8 @@ class LinkState(enum.Enum):
     STARTING = enum.auto()
     """The daemon process runs, but has not started this loop yet."""
     REATTACHED = enum.auto()
-    """Another daemon has started this loop, which kept its live params. It may train until that daemon orders work."""
+    """Another daemon has started this loop, which kept its live params. The loop may train on until the daemon orders
+    work."""
     ATTACHED = enum.auto()
     """The daemon has started this loop, and decides when it trains."""
 
@@ -73,10 +74,10 @@ class DaemonLink:
     def start(self, round_: int) -> None:
         """Start a daemon. Raises the PeerError that prevents it."""
         self.child, self.state = self._start_daemon(round_), LinkState.STARTING
-        self.note_message()  # its silence counts from here: other ranks may have come to `join` minutes later
+        self.note_message()  # silence counts from here, because other ranks may have called `join` minutes later
 
     def restart(self, round_: int) -> None:
-        """Start another daemon, unless its pause is not over yet or none is to be started. Never waits or raises."""
+        """Start another daemon, if one is to be started and the pause before it is over. Never waits or raises."""
         if self.error is not None or time.monotonic() < self._next_start:
             return
         try:
@@ -125,8 +126,8 @@ class DaemonLink:
     def plan_restart(self, child: DaemonChild, code: int, *, joined: bool) -> None:
         """Decide whether and when to start another daemon after `child`, which ended unexpectedly with this code.
 
-        `joined`: whether a daemon has started this loop before. Without that none is started again, and the error is
-        left to `join`, which raises it."""
+        `joined`: whether a daemon has started this loop before. If not, no daemon is started again, and `join` raises
+        the error."""
         refusal, self._refusal = self._refusal, None
         fault = refusal or child.exit_error(code)
         self._deaths += 1

@@ -67,7 +67,7 @@ class OwnData:
 
 
 class Phase(enum.Enum):
-    """The part of its life that an attached loop is in. They follow each other in this order."""
+    """A stage in the life of an attached loop. The stages follow each other in this order."""
 
     JOINING = enum.auto()
     """`join` waits for the first daemon and for its first order to train."""
@@ -240,7 +240,7 @@ class AttachedTrainer:
         return {"ok": info | {"tokens_per_step": run.nominal_tokens, "data": self._judging.data}}
 
     def _resume(self, checkpoint: str | None) -> None:
-        """Restore a checkpoint on all ranks, if there is one. Work that it does not hold is dropped."""
+        """Restore a checkpoint on all ranks, if there is one. Work that the checkpoint does not contain is dropped."""
         run = self._bound
         assert self.boundary is not None
         if checkpoint is None:
@@ -308,7 +308,7 @@ class AttachedTrainer:
         self._phase = Phase.OVER
 
     def _lose_daemon(self, message: Message) -> None:
-        """Collect the daemon, which has ended, and have another one started unless this loop is leaving."""
+        """Reap the daemon's process, which has ended, and plan to start another one unless this loop is leaving."""
         child = self._link.child
         if child is None:
             return
@@ -427,7 +427,8 @@ class AttachedTrainer:
             self._link.note_order()
 
     def _seek_daemon(self) -> None:
-        """Start another daemon if it is time, and handle the messages that one has sent. Never waits."""
+        """Start another daemon if one is due, and handle the messages of a daemon that is still starting. Never
+        waits."""
         link = self._link
         if link.child is None and not self.over:
             link.restart(self._bound.params.round)
@@ -605,7 +606,7 @@ class AttachedTrainer:
 def _mean(parts: Sequence[tuple[int, float]]) -> float:
     """Return the mean of the losses that are not NaN, weighted by their tokens. `parts`: (tokens, loss) of each rank.
 
-    NaN: there is no loss. A part without tokens has the weight of one."""
+    NaN: there is no loss. A part with 0 tokens has the weight of one token."""
     known = [(max(1, tokens), loss) for tokens, loss in parts if not math.isnan(loss)]
     if not known:
         return math.nan

@@ -273,7 +273,7 @@ class Swarm:
         self._tokens_per_step = tokens_per_step
         self._home = home
         self._seen = 0
-        """Tokens of the batches that `until_end` yielded, and of those that were counted, since the last step."""
+        """Tokens since the last step, in the batches that `until_end` yielded and those passed to `count`."""
         self._unstepped = 0
         """Number of batches that `until_end` yielded since the last step."""
         self._loss = math.nan

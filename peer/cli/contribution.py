@@ -72,8 +72,8 @@ def verify(file: Path, home: Path, as_json: bool) -> None:
 
 
 def _chain(home: Path, run: str) -> Path:
-    """Return the receipt file of the run that is meant. Raises ReceiptsBroken when there is none and UsageError when
-    there are several."""
+    """Return the receipt file of a run. `run`: beginning of the run's id; empty: the home's only run with receipts.
+    Raises ReceiptsBroken when no file matches and UsageError when several do."""
     found = sorted(expand_user(home).glob(f"runs/*/{RECEIPTS}"))
     meant = [path for path in found if path.parent.name.startswith(run[:16])]
     if not meant:

@@ -12,8 +12,8 @@ from peer.observe.formatting import harmless
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a text on stdout, or on stderr if `err`. JSON stays valid: of the control characters `json.dumps` leaves
-    only DEL unescaped, which is escaped here.
+    """Print a text on stdout, or on stderr if `err`. JSON stays valid: the only control character that `json.dumps`
+    leaves unescaped is DEL, which is escaped here.
 
     Raises OutputFailed when stdout cannot be written, as on a full disk."""
     click.echo(harmless(text.replace("\x7f", r"\u007f")), err=err, nl=nl)

@@ -96,8 +96,8 @@ def entries_for(file: ConfigFile, path: Sequence[str], command: click.Command) -
 
 
 def _is_shared(key: str, known: Mapping[str, click.Option]) -> bool:
-    """Return whether a shared key may set this option. An option with a variable of its own has another meaning than
-    elsewhere."""
+    """Return whether a shared key may set this option. An option that names its own environment variable is excluded,
+    because it has a different meaning in this command."""
     return key in known and known[key].envvar in (None, variable_of(key))
 
 

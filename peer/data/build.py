@@ -23,7 +23,7 @@ from peer.run.files.token_index import ShardTable, TokenIndex, format_index, par
 
 HOLDOUT_ONE_IN = 100
 DIVISORS = (100, 50, 20, 10, 5, 3, 2)
-"""Possible shares of the hold-out, as 1 in so many documents. Texts of few documents need a larger one."""
+"""Possible shares of the hold-out: one in this many documents. A text with few documents needs a larger share."""
 
 ProgressCallback = Callable[[int, int], None]
 """Callback with (bytes of the sources that were read, total bytes of the sources)."""
@@ -33,8 +33,8 @@ ProgressCallback = Callable[[int, int], None]
 class Built:
     """Result of a complete build.
 
-    `holdout_one_in`: one in so many documents is in the hold-out; `reason`: why, for a person. `empty`: number of
-    documents without text, which were left out. `resumed`: whether an earlier build was continued."""
+    `holdout_one_in`: one in this many documents is in the hold-out; `reason`: why this share, for a person. `empty`:
+    number of documents without text, which were left out. `resumed`: whether an earlier build was continued."""
 
     index: TokenIndex
     index_digest: str
@@ -62,7 +62,8 @@ def build(
 ) -> Built:
     """Build the shards of all sources in the folder `out`. Raises DataError.
 
-    `holdout_one_in`: one in so many documents goes to the hold-out. None: 1 in 100, or more if there are few."""
+    `holdout_one_in`: one in this many documents goes to the hold-out. None: 1 in 100, or a larger share of few
+    documents."""
     try:
         with build_progress.locked_folder(out):
             return _build(sources, encoder, out, holdout_one_in, on_progress)

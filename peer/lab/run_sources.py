@@ -47,7 +47,7 @@ class RunSources:
     amendments: tuple[Amendment, ...] = ()
     """The amendments beside the manifest that can apply to another run."""
     left_out: tuple[str, ...] = ()
-    """What lies beside the manifest but is not applied, as sentences for people."""
+    """Sentences for people about the files beside the manifest that are not applied."""
 
 
 def find_sources(base: BaseManifest, manifest: Manifest, shards: Path | None, *, state: bool = False) -> RunSources:

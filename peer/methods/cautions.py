@@ -17,7 +17,7 @@ LATE = 0.7
 STEEP = {"pair": 2.0, "group": 2.5, "rda": 2.0}
 """Topology or mean -> `OuterRule.fresh_gain` from which on an outer step overshoots so far that nothing is gained."""
 SHORT = 0.4
-"""`OuterRule.lasting_gain` up to which an outer step leaves out more of the work than the exchange gains."""
+"""Up to this `OuterRule.lasting_gain`, an outer step loses more of the work than the exchange gains."""
 
 
 def cautions(method: Method, rounds: int) -> Iterator[Caution]:

@@ -82,7 +82,7 @@ class OuterRule:
         return True
 
     def sent_lr(self, method: StepConstants) -> float:
-        """Return the fraction of its work that the values sent by a peer of a pair contain."""
+        """Return the fraction of a peer's own work that is contained in the values that it sends to its partner."""
         return 1.0
 
     def fresh_gain(self, method: Method) -> tuple[str, float]:

@@ -45,8 +45,8 @@ def optional_output() -> Iterator[None]:
 
 
 def _open_closed_descriptors() -> None:
-    """Open the closed ones of descriptors 0 to 2. Descriptor 1 is opened for reading only, so that a write to it fails
-    as it would on a closed descriptor."""
+    """Open those of the descriptors 0 to 2 that are closed. Descriptor 1 is opened for reading only, so that a write to
+    it fails as it would on a closed descriptor."""
     for descriptor, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(descriptor)

@@ -78,7 +78,8 @@ def _of_checkpoint(folder: Path, request: SourceRequest) -> RunModel:
 
 
 def _run_in(home: Path, prefix: str) -> RunFolder:
-    """Return the run of a home that is meant. `prefix`: beginning of its id. Raises SourceError or UsageError."""
+    """Return a run of a home. `prefix`: beginning of the run's id. Raises SourceError if no run matches, and UsageError
+    if several do."""
     if not (home / "runs").is_dir():
         raise SourceError(
             f"{home} is neither a home nor a checkpoint folder: it has no runs",

@@ -26,7 +26,7 @@ class GuestRequest:
     """How a command fetches a model from a run's peers, without taking part."""
 
     donors: int | None = None
-    """Number of peers whose states are averaged, at most. None: a few for runs in pairs."""
+    """Most peers whose states are averaged. None: the default, which is a few peers in a run in pairs."""
     wait_s: float = 120.0
     """Give up after this many seconds without an answer."""
     key: Path | None = None

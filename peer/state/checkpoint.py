@@ -224,8 +224,8 @@ class CheckpointStore:
         """Return the name and the fault of each checkpoint that is not of this run, layout and restart, for a person.
 
         `founded`: digest of the state from which the operator restarted the run; empty: it was not restarted. A
-        checkpoint stores the digest that it descends from. Only the state.json files are read. Never raises because of
-        what is on the disk."""
+        checkpoint stores the digest of the restart state that it descends from. Only the state.json files are read.
+        Never raises because of what is on the disk."""
         found = []
         with contextlib.suppress(OSError):
             for number in sorted(self._numbers()):

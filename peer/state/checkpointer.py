@@ -1,7 +1,7 @@
 """Writes checkpoints during training.
 
-The trainer writes its part, and at the same time the daemon writes the outer state, which no outer step may move
-meanwhile. Then training continues, while a thread completes the checkpoint (hash, sync, rename). A failure is
+The trainer and the daemon write their parts at the same time; no outer step may change the daemon's part, the outer
+state, meanwhile. Then training continues, while a thread completes the checkpoint (hash, sync, rename). A failure is
 journaled, the former checkpoint stays, and training continues."""
 
 from __future__ import annotations

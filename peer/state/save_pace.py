@@ -14,7 +14,7 @@ from peer.state.checkpoint import TRAINER_SHARE
 from peer.user_folders import make_private
 
 SHARE = 0.02
-"""Most of the time that may be spent writing checkpoints. Large models are therefore saved less often."""
+"""Largest share of the time that may be spent writing checkpoints. Large models are therefore saved less often."""
 LEAST_S = 8.0
 """Seconds that a save may take in any case, because the machine may be busy with other programs."""
 FACTOR = 2.0
@@ -31,7 +31,8 @@ class SavePace:
     """Decides when a run's checkpoints are due, and predicts how long writing one takes.
 
     `nbytes`: of a checkpoint. `every_s`: least seconds between two. `step_s`: returns the seconds of the longest of the
-    trainer's last inner steps, or NaN if none has ended; it counts because the trainer saves at a step boundary."""
+    trainer's last inner steps (NaN: none has ended). A save may have to wait that long, because the trainer saves at a
+    step boundary."""
 
     def __init__(self, nbytes: int, every_s: float, step_s: Callable[[], float]) -> None:
         self._nbytes = nbytes

@@ -209,7 +209,7 @@ class SnapshotCache:
         return None
 
     def _timed(self) -> StateSnapshot | None:
-        """Make a copy, in any thread, and set the end of the rest after it, also if it failed."""
+        """Make a copy, in any thread. Afterwards, also on failure, set the time before which no other copy is made."""
         began = self._now()
         try:
             return self._make()
@@ -245,7 +245,7 @@ class SnapshotCache:
         return False
 
     def _discard(self, cached: _CachedSnapshot) -> None:
-        """Remove a snapshot, and free its space by `start`, because that takes as long as copying."""
+        """Remove a snapshot. Its space is freed in a call of `start`, because freeing takes as long as copying."""
         self._cached.remove(cached)
         self._start(cached.release)
 

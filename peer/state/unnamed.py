@@ -15,8 +15,8 @@ from peer.outer.pages import pages
 def unnamed(folder: Path | None, nbytes: int) -> memoryview:
     """Return a writable buffer of `nbytes` zeros, in an unlinked file in `folder`. None: in memory.
 
-    The system frees the file with the last view of it, also when the process is killed. Raises OSError, also when the
-    disk is full."""
+    The system frees the file's space once the last view of the buffer is released, also when the process is killed.
+    Raises OSError, also when the disk is full."""
     if folder is None or nbytes == 0:
         return pages(nbytes)
     with tempfile.TemporaryFile(dir=folder) as file:

@@ -57,9 +57,9 @@ class Tracker:
         return cls(kind, place)
 
     def shared(self, *names: str) -> Tracker:
-        """Return the tracker of one of several swarms or daemons that share a place, which is then a folder. `names`:
-        its path below that folder. Without a place, the folder is named after the kind, in the working directory.
-        Projects are shared as they are."""
+        """Return the tracker for one of several swarms or daemons that share the place of this tracker, which is then a
+        folder. `names`: its path below that folder. Without a place, the folder is named after the kind, in the working
+        directory. Projects are shared as they are."""
         if self.kind not in IN_HOME:
             return self
         return Tracker(self.kind, str(Path(self.place or self.kind).absolute().joinpath(*names)))

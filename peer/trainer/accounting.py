@@ -46,14 +46,14 @@ class WorkTally:
 
 
 RECENT = 9
-"""Number of last steps whose median is the expected time of the next one."""
+"""Number of latest steps whose median time is the expected time of the next step."""
 
 
 @dataclass(slots=True)
 class StepPace:
     """Measured time of an inner step: the median of the last `RECENT` steps.
 
-    The median makes a single step that another program delayed count little."""
+    The median gives little weight to a single step that another program delayed."""
 
     steps: int = 0
     """Steps made by this process."""
@@ -87,8 +87,8 @@ class _SnapshotMark:
 class WorkAccount:
     """Work of each fragment since its base, and the last two snapshots of each fragment.
 
-    Two snapshots are enough: a result may arrive after the next snapshot of its fragment, but not after the one behind
-    it. A snapshot is named by the token counter at which it was taken."""
+    Two snapshots are enough: a result may arrive after the next snapshot of its fragment, but not after the second
+    next. A snapshot is named by the token counter at which it was taken."""
 
     def __init__(self, fragments: int) -> None:
         self.tallies = [WorkTally()] * fragments
@@ -131,7 +131,7 @@ class WorkAccount:
     def cover(self, fragment: int, tokens: int) -> None:
         """Make this token count the fragment's base, whether or not a snapshot was taken at it.
 
-        Without a snapshot there the work since is unknown, and the tally starts at zero."""
+        If none was taken, the work since this count is unknown, and the tally starts at zero."""
         if any(taken.tokens == tokens for taken in self._snapshots[fragment]):
             self.rebase(fragment, tokens)
         else:
@@ -145,5 +145,6 @@ class WorkAccount:
 
 
 def smoothed(average: float, value: float) -> float:
-    """Return the exponential moving average after `value`, which counts for a fifth. An `average` of 0 means none."""
+    """Return the exponential moving average including `value`, whose weight is a fifth. `average` 0: there is none
+    yet."""
     return value if average == 0.0 else 0.8 * average + 0.2 * value

@@ -114,7 +114,7 @@ class CounterFile:
         words = _checked(path, fragments)
         if (
             words[BASE:] > words[TOKENS]
-        ).any():  # checked only here: beside a running trainer a reader may see such values for a moment
+        ).any():  # checked only here, because a reader beside a running trainer may see such values for a moment
             raise _damaged(path, fragments)
         with path.open("r+b") as file:
             self._words: NDArray[np.uint64] = np.frombuffer(mmap.mmap(file.fileno(), 0), "<u8")

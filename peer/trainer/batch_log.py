@@ -45,7 +45,7 @@ def digest_of(windows: Windows) -> str:
 
 
 class BatchLog:
-    """Appends steps to `trail.log` in a folder. Each line is one write, so that SIGKILL loses none."""
+    """Appends steps to `trail.log` in a folder. Each line is one write, so that SIGKILL never loses a logged step."""
 
     def __init__(self, folder: Path) -> None:
         """Open the log for appending. Raises OSError."""

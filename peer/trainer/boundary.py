@@ -147,7 +147,8 @@ class Boundary:
         self.pace = StepPace()
         self.tokens_per_s = 0.0
         self.running = False
-        """Whether training is wanted: a work request is active, or the last one was to continue after its snapshot."""
+        """Whether training is wanted: a work request is active, or training continues after the last request's
+        snapshot."""
         self.ordered = False
         """Whether the present daemon has sent a work request yet."""
         self._order: WorkOrder | None = None
@@ -395,7 +396,8 @@ class Boundary:
     # -- waiting for a result ----------------------------------------------------------------------------------------
 
     def _must_wait(self) -> bool:
-        """Return whether the next step has to wait for a result. The wait is timed from here on."""
+        """Return whether the next step has to wait for a result. If so, the waiting time is measured from the first
+        such call."""
         waits = any(self.account.steps_since(f, base) >= steps for f, (base, steps) in self._awaited.items())
         if waits and self._held_at is None:
             self._held_at = time.monotonic()

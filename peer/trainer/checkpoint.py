@@ -83,8 +83,8 @@ def save(
 def load(folder: Path, loop: InnerLoop, tokens: int) -> LoopPosition | None:
     """Restore the inner optimizer, and also params and place if the saved token count equals `tokens`.
 
-    Returns None if the counts differ: work was done after the save, and its params are lost. Raises StateError when
-    the folder was not written by `save` for this model."""
+    Returns None if the counts differ: work was done after the save, and the params that contained it are lost. Raises
+    StateError when the folder was not written by `save` for this model."""
     try:
         raw = (folder / PLACE).read_bytes()
         saved, place = TypeAdapter(_Save).validate_json(raw), TypeAdapter(LoopPosition).validate_json(raw)

@@ -222,7 +222,7 @@ class TrainerClient:
     ) -> None:
         """Have the trainer merge a result, and wait until it has: see `Trainer.apply`.
 
-        A call that is cancelled is merged nevertheless."""
+        If the call is cancelled, the result is merged nevertheless."""
         self._alive()
         assert self._arena is not None
         slot = self._arena.in_slot(key.fragment)
@@ -359,9 +359,10 @@ class TrainerClient:
     async def _await_completion(
         self, slot: torch.Tensor, params: torch.Tensor, handing: Coroutine[Any, Any, Message]
     ) -> Message:
-        """Await `handing`, a call that hands values over, in a task that survives cancellation of the caller.
+        """Await `handing`, a call that passes values to the trainer, in a task that survives cancellation of the
+        caller.
 
-        The slots may be reused only once the trainer has answered or is gone."""
+        The slots may be reused only once the trainer has answered or ended."""
         assert params.dtype == torch.float32, params.dtype
         assert params.shape == slot.shape, (params.shape, slot.shape)
         task = asyncio.create_task(handing)

@@ -68,7 +68,7 @@ class TrainerConfig(BaseModel):
 
     @classmethod
     def of(cls, manifest: Manifest, peer_id: str, **choices: Any) -> TrainerConfig:
-        """Make the configuration from a manifest and the volunteer's choices, which are fields by name."""
+        """Make the configuration from a manifest. `choices`: the fields that do not come from the manifest."""
         return cls(
             model=manifest.model,
             data=manifest.data,

@@ -19,7 +19,8 @@ NO_EVALUATION = Evaluation(math.nan, math.nan, 0)
 
 
 class RunNetwork(Protocol):
-    """The run's network as probes and evaluations use it: they substitute other values for its params during a call."""
+    """Interface of the run's network for probes and evaluations, which replace its params by other values during a
+    call."""
 
     @property
     def network(self) -> LanguageModel: ...

@@ -111,8 +111,8 @@ class InnerLoop:
         return model
 
     def _optimizer(self, model: LanguageModel) -> AdamW:
-        """Make a fresh inner optimizer. Muon treats a tensor as a matrix if it is one of a block and is decayed, which
-        leaves out embeddings."""
+        """Make a fresh inner optimizer. Muon updates the decayed matrices of the blocks; AdamW updates all other
+        tensors, such as embeddings."""
         views, decayed, config = [param.data for param in self._tensors], decays(model), self._config.optimizer
         if config.kind == "adamw":
             return AdamW(self.params, views, decayed, config)
@@ -191,7 +191,8 @@ class InnerLoop:
         """Trade time for memory in all later steps.
 
         `chunked`: compute the loss in chunks of tokens. `recomputed`: recompute the activations of the layers in the
-        backward pass. The model has to support what is turned on. Except for rounding, gradients do not change."""
+        backward pass. The model has to support each option that is turned on. Except for rounding, gradients do not
+        change."""
         assert self.network.splits or not chunked, "the logits are not the head's product"
         if recomputed != self.recomputed:
             self.network.recompute(recomputed)

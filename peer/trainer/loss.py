@@ -63,7 +63,8 @@ class TokenLoss(nn.Module):
         chunked: bool = False,
         each: bool = False,
     ) -> Tensor:
-        """Return `factor` times the loss in nats, summed over all tokens, or with `each` per window: [windows].
+        """Return `factor` times the summed loss in nats: over all tokens, or with `each` over the tokens of each
+        window, [windows].
 
         `dtype`: autocast precision of the model; None: fp32. `chunked`: compute the logits in chunks of tokens. Raises
         DataError when a token is not in the vocabulary."""

@@ -21,7 +21,7 @@ from peer.observe.formatting import amount
 MARGIN = 2 * 2**30
 """Bytes allowed in addition to the expected need, for the allocator's reserve and the copy for a checkpoint."""
 LEAST_MARGIN = 2**30
-"""The margin in bytes where too little memory is free for `MARGIN`."""
+"""Margin in bytes on a machine with too little free memory for `MARGIN`."""
 OTHER_THREADS = 4
 """Threads that torch starts in addition to those of an operation, mostly for gradients."""
 USUAL_STACK = 8 * 2**20
@@ -128,8 +128,8 @@ def _stack_bytes() -> int:
 def limited_gpu_memory(need: int, device: torch.device, what: str) -> Iterator[None]:
     """Limit torch's memory on an accelerator during the context, by the rule of `MemoryLimit.of`.
 
-    The limit never exceeds the memory that is free now, so that a driver that can swap to main memory does not start
-    to. Other devices are not limited. Raises as `limited_memory` does."""
+    The limit never exceeds the memory that is free now, so that a driver that could swap to main memory never does.
+    Other devices are not limited. Raises as `limited_memory` does."""
     if device.type != "cuda":
         yield
         return

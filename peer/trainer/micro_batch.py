@@ -47,9 +47,9 @@ class _MemoryPlan:
 def choose_micro_batch(loop: InnerLoop, config: TrainerConfig) -> MicroBatchChoice:
     """Choose, try and set the loop's micro-batch. Leaves no gradient, and does not change the parameters.
 
-    Memory is first saved by fewer windows at once. If not even one fits, by computing the loss in chunks, where logits
-    take most of the memory. Last, by recomputing the layers' activations in the backward pass. Raises MachineTooSmall
-    when one window still does not fit into an accelerator's memory."""
+    To save memory, it first puts fewer windows through the model at once. If not even one window fits, it computes the
+    loss in chunks (for models whose logits take most of the memory), and finally recomputes the layers' activations in
+    the backward pass. Raises MachineTooSmall when one window still does not fit into an accelerator's memory."""
     if config.micro_batch is not None:
         loop.set_micro_batch(min(config.micro_batch, config.train.batch))
         return MicroBatchChoice(loop.micro_batch, f"{_of(loop, config)}: asked for")
@@ -77,7 +77,8 @@ def _memory_plans(loop: InnerLoop, config: TrainerConfig) -> list[_MemoryPlan]:
 def _fit_main_memory(loop: InnerLoop, config: TrainerConfig) -> MicroBatchChoice:
     """Choose from estimates and the measured growth of one window.
 
-    More are not tried: where main memory runs out, the system kills the process instead of raising an error."""
+    More windows are not tried, because the system kills a process that runs out of main memory instead of raising an
+    error."""
     free = config.activation_bytes
     if free is None:
         return MicroBatchChoice(loop.micro_batch, f"{_of(loop, config)}: free memory is not told here")

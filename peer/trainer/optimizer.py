@@ -206,8 +206,8 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 
 def _packed(params: Tensor, views: Sequence[Tensor], kept: Sequence[bool]) -> tuple[Tensor, list[Tensor]]:
-    """Return zeros for the views that are `kept`, packed into one flat tensor in their memory order, and its part for
-    each view. The part of a view that is not kept is empty."""
+    """Return a flat tensor of zeros for the `kept` views, packed in their memory order, and for each view its part of
+    that tensor. The part of a view that is not kept is empty."""
     flat = params.new_zeros(sum(view.numel() for view, keep in zip(views, kept, strict=True) if keep))
     parts, at = [flat[:0]] * len(views), 0
     for place in sorted(range(len(views)), key=lambda place: views[place].storage_offset()):

@@ -24,8 +24,8 @@ from peer.run.files.model_config import read_config
 
 Answer = dict[str, Any]
 TRIAL_COPIES = 4
-"""Copies of a model's largest tensor for which a trial may allocate memory. An inner step allocates four of them
-all."""
+"""A trial may allocate memory for this many copies of the model's largest tensor. (An inner step needs four copies of
+every tensor.)"""
 
 MODEL_LIBRARIES = ("transformers.generation.utils", "transformers.modeling_utils", "peer.trainer.models.builder")
 """Modules that building any model needs. They are loaded before the job's limits begin."""
@@ -181,7 +181,7 @@ def main() -> None:
         )
         return
     signal.setitimer(signal.ITIMER_PROF, job["seconds"])  # of processor time; SIGPROF ends the process
-    signal.alarm(int(job["wait"]) + 1)  # the parent kills it in time, unless it is gone
+    signal.alarm(int(job["wait"]) + 1)  # a backup: the parent kills this process earlier, unless the parent has ended
     send(outcome(work, job))
 
 

@@ -30,7 +30,7 @@ def folder_error(found: str, fix: str = FETCH) -> ModelError:
 
 
 def named(names: Sequence[str]) -> str:
-    """Return the first names as a text for a message, with the number of the others."""
+    """Return the first names for a message, followed by the number of names that are left out."""
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -44,8 +44,8 @@ def check_no_pointer(path: Path, start: bytes) -> None:
 def check_folder(folder: Path, tensors: Sequence[TensorSpec] = ()) -> dict[str, str]:
     """Return the type of each tensor in a folder, by its name in safetensors (such as `BF16`).
 
-    `tensors`: the model's. A tensor of the same name must have the same shape in the folder. Raises ModelError for a
-    folder that is incomplete or damaged, or whose content is not supported."""
+    `tensors`: the model's tensors. A tensor of the folder must have the shape of the model's tensor with the same name.
+    Raises ModelError for a folder that is incomplete or damaged, or whose content is not supported."""
     types, shapes = dict[str, str](), {tensor.name: tensor.shape for tensor in tensors}
     for path, wanted in _files(folder).items():
         header = _header(path)

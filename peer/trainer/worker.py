@@ -145,7 +145,7 @@ class TrainerWorker:
         return hasattr(self, "boundary") and self.boundary.pace.steps > 0
 
     def prepare(self) -> None:
-        """Build the model from whatever the arena holds now, and choose the micro-batch.
+        """Build the model with the present values of the arena, and choose the micro-batch.
 
         This is slow and needs no state of the run: `start` sets the params later. Raises MachineTooSmall, ManifestError
         and ModelError."""

@@ -1,4 +1,5 @@
-"""How many hostile meetings honest pairs withstand that clip about themselves (ClippedGossip, arXiv 2202.01545).
+"""How many hostile meetings honest peers of a run in pairs withstand, if each clips its partner's params to a radius
+about its own (ClippedGossip, arXiv 2202.01545).
 
 The outer rule is NoLoCo's, with its momentum. A peer moves its params x at most by tau towards what its partner sent,
 and tau is proportional (slack) to the median distance of its last partners. So replicas that are pushed apart measure
@@ -37,7 +38,7 @@ CAP = 3 * math.sqrt(2)
 """Upper bound of the median distance, as a multiple of the own work."""
 LOST_SHARE = 1 / (1 + math.sqrt(2))
 """From this share of hostile meetings on, no radius bounds the spread. When replicas are far apart, every meeting moves
-a peer by the radius, and of an honest one only 1 / sqrt(2) points to the mean."""
+a peer by the radius, and of the move in an honest meeting only the fraction 1 / sqrt(2) points to the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

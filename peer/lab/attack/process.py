@@ -1,5 +1,6 @@
-"""`python -m peer.lab.attack.process KIND SEED join TICKET …`: a real daemon that tells this lie. `peer swarm --attack`
-starts it in place of `peer join`, with the options of a local swarm. No option of `peer` itself makes a peer lie."""
+"""`python -m peer.lab.attack.process KIND SEED join TICKET …`: a real daemon that lies as KIND says. `peer swarm
+--attack` starts it in place of `peer join`, with the options of a local swarm. No option of `peer` itself makes a peer
+lie."""
 
 from __future__ import annotations
 

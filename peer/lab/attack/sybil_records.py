@@ -38,7 +38,7 @@ PLACES = 2
 
 
 def records_asked(texts: Iterable[str]) -> tuple[int, tuple[str, ...]]:
-    """Return the number of records that `--attack sybil-records[:N]` asks for (0: none), and the other attacks. Raises
+    """Return the number of records that `--attack sybil-records[:N]` requests (0: none), and the other attacks. Raises
     UsageError."""
     records, others = 0, list[str]()
     for text in texts:

@@ -33,8 +33,8 @@ from peer.user_folders import temporary_folder
 BURSTS = 5
 """Number of parts in which the steps are done. Rates are medians over them."""
 SETTLED, SETTLING_S = 0.05, 30.0
-"""The trainer counts as warm when the step time changes by at most this share from one burst to the next, or after this
-many seconds."""
+"""The trainer counts as warm when the step time changes by at most the share `SETTLED` from one burst to the next, or
+after `SETTLING_S` seconds."""
 WARM_STEPS = 5
 DEADLINE_S = 600.0
 SQUARE, PRODUCTS = 768, 9
@@ -164,7 +164,7 @@ def _place(info: Any, threads: int) -> dict[str, Any]:
 
 
 def flops(threads: int) -> float:
-    """Return the floating point operations per second in products of square fp32 matrices, median."""
+    """Return the median floating point operations per second of several products of square fp32 matrices."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

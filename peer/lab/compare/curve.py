@@ -139,8 +139,8 @@ def _tracked(journal: Journal) -> _Track:
 
 
 def _mark(round_: int, tracks: Sequence[_Track], began: float, bytes_each: float) -> Mark:
-    """Combine the peers' evaluations of a round. A peer that was not evaluated in it counts with its progress by
-    then."""
+    """Combine the peers' evaluations of a round. A peer that was not evaluated in that round counts with its progress
+    up to then."""
     here = [track.evaluated[round_] for track in tracks if round_ in track.evaluated]
     at = sum(place.at for place, _ in here) / len(here)
     places = [track.evaluated[round_][0] if round_ in track.evaluated else track.place(at) for track in tracks]

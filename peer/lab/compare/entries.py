@@ -132,7 +132,7 @@ def _baseline(name: str, task: BaseManifest, changes: Sequence[str], peers: int,
 
 
 def baseline_in_words(name: str, peers: int) -> str:
-    """Return a sentence about what a baseline is, compared with a swarm of `peers`."""
+    """Return a sentence that explains a baseline by comparison with a swarm of `peers` peers."""
     if name == SINGLE:
         return f"{SINGLE}: one peer alone, with one of {peers} parts of a swarm's tokens"
     return f"{DDP}: one model that takes the batches of all {peers} peers in each step; no exchange of it is played"

@@ -45,8 +45,8 @@ class VirtualPlace:
 
 def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> SwarmCourse:
     """Simulate a method. The tiny model learns, while its payloads take as long and count as many bytes as those of the
-    manifest's model. Raises UsageError for what cannot be simulated, OrdersNotCarriedOut if the swarm did not finish
-    all rounds or the churn hit no peer."""
+    manifest's model. Raises UsageError for a method that cannot be simulated, OrdersNotCarriedOut if the swarm did not
+    finish all rounds or the churn hit no peer."""
     manifest, method = entry.manifest, entry.method
     seconds = method.round_length * (place.step_seconds if method.clock == "steps" else 1.0)
     seen: list[SimulatedSwarm] = []

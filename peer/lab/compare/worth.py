@@ -1,5 +1,5 @@
-"""The worth of a swarm: how many times the tokens of one of its peers a single peer alone needs to reach the swarm's
-loss.
+"""The worth of a swarm: the tokens with which a single peer alone reaches the swarm's loss, divided by the tokens of
+one peer of the swarm.
 
 It is measured against `single` at several lengths, each with its own learning rate schedule. Between two lengths the
 loss is interpolated linearly over log(tokens). Thus in a swarm of worth 2.5 each peer saves 1.5 times its own training
@@ -34,7 +34,7 @@ class Worth:
     values: tuple[float, ...]
     """Speed-up of each seed. Infinite: above the longest `single`; 0: below the shortest."""
     share: float | None
-    """Mean divided by that of `ddp`. None: `ddp` was not played, or one of the two is unknown."""
+    """The mean divided by the mean of `ddp`. None: `ddp` was not played, or one of the two is unknown."""
 
     @property
     def mean(self) -> float | None:
@@ -67,8 +67,8 @@ class Worth:
 def length_for(losses: Sequence[tuple[float, float]], loss: float) -> float:
     """Return the length at which `single` reaches this loss, interpolated linearly over log(length).
 
-    losses: (length, loss), in any order and unit. Returns 0 if the shortest length is already better or there is none,
-    and infinity if the longest does not reach the loss."""
+    losses: (length, loss), in any order and unit. Returns 0 if the loss at the shortest length is already lower or
+    `losses` is empty, and infinity if no length reaches the loss."""
     before: tuple[float, float] | None = None
     for length, there in sorted(losses):
         if there <= loss:

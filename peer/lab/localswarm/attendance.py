@@ -41,7 +41,7 @@ class Attendance:
 
     @property
     def participation(self) -> float | None:
-        """Exchanged peer-rounds divided by due ones. None: none was due."""
+        """Exchanged peer-rounds divided by due ones. None: no peer-round was due."""
         return self.exchanged / self.due if self.due else None
 
     @property
@@ -51,8 +51,8 @@ class Attendance:
 
     @property
     def closed_in_time(self) -> float | None:
-        """Share of live peer-rounds that had any end in time. Shows, where not all rounds of a group are exchanged,
-        whether a peer was held up."""
+        """Share of live peer-rounds that had any end in time. In a group, where not every round is exchanged, this
+        share shows whether peers were held up."""
         return self.closed / self.live if self.live else None
 
 
@@ -183,7 +183,7 @@ def _closed(journal: Timeline) -> dict[int, float]:
 
 def recoveries(journals: Sequence[Timeline], fault_records: Sequence[FaultRecord]) -> list[dict[str, Any]]:
     """Return one row for each fault: the seconds until all affected peers had exchanged a round that became due after
-    the fault began. None with a reason: never."""
+    the fault began. None, with a reason: this never happened."""
     return [_recovery(journals, one) for one in sorted(fault_records, key=lambda one: one.began)]
 
 

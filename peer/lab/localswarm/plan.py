@@ -31,8 +31,8 @@ UNTIMED_ROUND_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TimedEvent:
-    """An event for peer `number` (from 1), `at_s` seconds after the start of training. Also holds the `K@SPEED` of
-    --throttle."""
+    """An event for peer `number` (from 1), `at_s` seconds after the start of training. Also used for the `K@SPEED` of
+    --throttle; `at_s` is then the speed."""
 
     number: int
     at_s: float
@@ -307,8 +307,8 @@ def _folder(path: str) -> Path:
 
 
 def with_founders(manifest: str, peers: int) -> str:
-    """Return the manifest with all peers of the swarm as the founders of its group, because they begin together.
-    Unchanged if it has no groups, names founders itself, or the swarm is larger than a group may be. Raises
+    """Return the manifest with `sync.founders` set to the number of peers, because all of them begin together.
+    Unchanged if it has no groups, sets `sync.founders` itself, or the swarm is larger than a group may be. Raises
     ManifestError."""
     method = resolve(parse_manifest(manifest.encode()).sync)
     if not method.one_state or method.founders or peers > method.max_group:

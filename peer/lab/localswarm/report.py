@@ -48,8 +48,8 @@ COUNTS = {"due": "due", "paired": "exchanged", "solo": "solo", "refused": "refus
 
 @dataclass(frozen=True, slots=True)
 class PeerAccount:
-    """One peer's row of the report, and what the swarm's sums need of it. `book`: its ledger. `events`: its journal.
-    `outer`: its final outer_params. `killed_at`: seconds since the epoch."""
+    """One peer's row of the report, and the facts from which the swarm's totals are computed. `book`: its ledger.
+    `events`: its journal. `outer`: its final outer_params. `killed_at`: seconds since the epoch."""
 
     row: dict[str, Any]
     book: Ledger
@@ -150,8 +150,8 @@ def replica_spread(outers: Iterable[torch.Tensor | None]) -> float | None:
 
 def participation(accounts: Iterable[PeerAccount], topology: Topology) -> float | None:
     """Return exchanged peer-rounds divided by due ones: with n live peers, 2 * floor(n / 2) are due in a pair round, n
-    in a group round. Live in a round: it was due there, and the peer was not killed before its deadline. None: no round
-    had two peers."""
+    in a group round. A peer is live in a round if the round was due for it, and it ended the round or was not killed
+    before the deadline. None: no round had two live peers."""
     live: dict[int, int] = {}
     exchanged: dict[int, int] = {}
     for peer in accounts:
@@ -271,7 +271,8 @@ def _participation(accounts: list[PeerAccount], topology: Topology, seen: Attend
 
 
 def was_killed(row: dict[str, Any]) -> bool:
-    """Return whether a peer's last process ended by our SIGKILL. (A peer that was restarted has a later exit code.)"""
+    """Return whether a peer's last process ended by our SIGKILL. (A restarted peer has the exit code of its last
+    process.)"""
     return bool(row["killed"]) and row["exit_code"] == -signal.SIGKILL
 
 

@@ -203,7 +203,7 @@ class Swarm:
         write_whole(file, made.encode().encode())
         return ("--invitation", f"@{file}")
 
-    # -- what chaos does with us -------------------------------------------------------------------------------------
+    # -- called by chaos ---------------------------------------------------------------------------------------------
 
     @property
     def daemons(self) -> Mapping[int, Daemon]:
@@ -283,8 +283,8 @@ class Swarm:
         self._say(f"nothing has moved for {self._patience_s():.0f} s; ending {', '.join(self.hung)}")
 
     def _patience_s(self) -> float:
-        """Return the seconds without an event after which the swarm counts as hung. Covers several rounds, so that a
-        start or a last lingering peer does not count."""
+        """Return the seconds without an event after which the swarm counts as hung. The time covers several rounds, so
+        that a peer that is starting, or lingers at the end, is not mistaken for a hang."""
         assert self._signed is not None
         sync = self._signed.manifest.sync
         longest = max((length for _, length in sync.growth or ()), default=1)

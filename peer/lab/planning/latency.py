@@ -23,7 +23,8 @@ MOST_PEERS = 1_000_000
 MOST_STD = 5.0
 POINTS = 2**16
 BEYOND = 6.0
-"""Standard deviations by which the grid extends beyond those that the largest of n messages reaches."""
+"""The grid extends beyond the expected largest of all message times by half of this many standard deviations of their
+logarithm."""
 
 
 def ratio(peers: int, std: float) -> float:

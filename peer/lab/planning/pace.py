@@ -1,4 +1,4 @@
-"""How long an exchange takes over a link, and in which share of the time the machines therefore compute."""
+"""How long an exchange takes over a link, and the share of time that remains for computing."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ from peer.run.worth import LAW_PARAMS, TOKENS_A_PARAMETER, expected_worth
 
 DAY = 86_400.0
 EVERY = (30, 50, 100, 200, 300, 500)
-"""Numbers of inner steps between two exchanges that are tried. Fewer cost bytes and do not lower the loss."""
+"""Numbers of inner steps between two exchanges that are tried. A smaller number would cost more bytes without a lower
+loss."""
 ALIKE = 1.5
 """Up to this ratio of the fastest to the slowest peer, a group waits little for its slowest member."""
 ALONE = next(preset for preset in ("snoo", CONTROL) if preset in PRESETS)

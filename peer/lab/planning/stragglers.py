@@ -21,7 +21,7 @@ MOST_STD = 2.0
 ROUNDS = 500
 """Number of simulated rounds, as in the paper's figure."""
 DRAWS = 60_000_000
-"""Most simulated inner steps. Fewer rounds are simulated if they would be more."""
+"""Most simulated inner steps. If `ROUNDS` rounds have more, fewer rounds are simulated, but at least ten."""
 PAPER_STD = math.sqrt(math.exp(0.5) - 1)
 """Standard deviation divided by mean of an inner step in the paper's figure: the logarithm has variance 0.5."""
 

@@ -3,10 +3,10 @@
 One inner step is a chain of equal nodes: the forward passes of layers 0..L-1, then from the last layer down the
 gradient of the layer's parameters and that of its inputs (which layer 0 does not need): 3L - 1 nodes. The all-reduce of
 a due layer starts when its parameter gradient is computed and the single link is free, in that order, and takes
-params/L * bits / bandwidth; the link has no latency. The layer's forward pass `delay` steps after the next step waits
-for it. Utilization is computing time divided by total time, once the schedule has settled. This is the model of the
-bandwidth table of Streaming DiLoCo (arXiv 2501.18512, Table 4), reconstructed from the paper's text; where the text is
-ambiguous, this module decides."""
+params/L * bits / bandwidth; the link has no latency. The result is needed `delay` steps after the next step: the
+layer's forward pass in that step waits for the all-reduce. Utilization is computing time divided by total time, once
+the schedule has settled. This is the model of the bandwidth table of Streaming DiLoCo (arXiv 2501.18512, Table 4),
+reconstructed from the paper's text; where the text is ambiguous, this module decides."""
 
 from __future__ import annotations
 

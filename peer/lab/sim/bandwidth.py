@@ -229,9 +229,9 @@ class Flows:
 
 
 def milestones(total: int, rate: float, parts: int = 16) -> list[int]:
-    """Return the marks, in bytes from the start, at which a payload of `total` bytes is handed to its receiver, which
-    arrives at about `rate` bytes per second. Between two marks lie at most half of the bytes handed over so far and at
-    most `total / parts`, but at least a quarter of a second of transfer."""
+    """Return the marks, in bytes from the start, at which the next part of a payload of `total` bytes is handed to its
+    receiver. `rate`: the expected bytes per second. A part has half as many bytes as were handed over before it, at
+    most one of `parts` equal parts of the payload, and in any case the bytes of a quarter of a second."""
     least = max(1.0, rate / 4)
     marks, at = [], 0.0
     while at < total:

@@ -166,7 +166,7 @@ class Life:
         return () if self.reservations is None else self.reservations.relays()
 
     def relay_rate(self) -> float:
-        """Return the rate of its best relay in bytes per second, 0 without a relay."""
+        """Return the rate of this process's best relay in bytes per second. 0: it has no relay."""
         return 0.0 if self.reservations is None else self.reservations.rate()
 
     def set_reservations(self, reservations: RelayReservations) -> None:

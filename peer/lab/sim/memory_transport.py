@@ -64,8 +64,8 @@ SILENT_S = 40.0
 """Seconds without a sign of life after which a reservation at a relay counts as lost."""
 
 LEAST_RATE = 62_500.0
-"""Slowest accepted rate of a state transfer in bytes per second, for the bytes that the weight of the network adds to a
-piece."""
+"""Slowest accepted rate of a state transfer in bytes per second. It extends the timeout of a piece by the time for the
+bytes that `Network.weight` adds to the piece on the wire."""
 
 
 class MemoryTransport(MemoryGroup, SmallCalls):

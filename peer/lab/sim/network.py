@@ -117,7 +117,7 @@ class Network:
         """Update the transfers in progress. To be called after `links`, `gates` or `connected` changed."""
         self.flows.changed(peer)
 
-    # -- what passes -------------------------------------------------------------------------------------------------
+    # -- delivery ----------------------------------------------------------------------------------------------------
 
     def link_of(self, peer: PeerId) -> Link:
         return self.links.get(peer, self.link)

@@ -1,5 +1,5 @@
 """Due, missed and exchanged peer-rounds of a simulated swarm. Counted from outside, from the known lives of the peers,
-not from what the peers themselves report as due.
+not from the rounds that the peers themselves report as due.
 
 With n live peers a pair round has 2 * floor(n / 2) due peer-rounds, any other round n. A peer is live in a round if it
 trains and is not killed, stopped or cut off between the due moment and the deadline, which is the end of the pairing

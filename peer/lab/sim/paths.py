@@ -1,5 +1,5 @@
-"""Paths between simulated peers: who can be dialled, which closed homes punch, and which relays carry the bytes of
-others.
+"""Paths between simulated peers: which peers can be dialled, which closed homes can punch holes, and which relays carry
+the bytes of others.
 
 A relay has a cap in bytes per second. All transfers over it share the cap, and each relayed byte counts once. The
 caller picks the least busy of the relays that hold a reservation for the called peer. A connection stays at its relay
@@ -79,7 +79,7 @@ class Paths:
         """Returns the pipes between the links of two peers."""
 
     def put_on_one_router(self, homes: Iterable[PeerId]) -> None:
-        """Put these peers into one local network: they can dial each other, even if nobody else can dial them."""
+        """Put these peers into one local network: they can dial each other, even if no other peer can dial them."""
         self._homes = frozenset(homes)
 
     def is_open(self, peer: PeerId) -> bool:

@@ -64,8 +64,8 @@ from peer.transport.policy import TransportPolicy
 RUN = RunId(b"simulated run ".ljust(32, b"."))
 OPERATOR = Identity.generate()
 ASKS_A_ROUND = 4
-"""How often a peer looks for amendments in a long round. Few times are enough, because an amendment takes effect rounds
-later."""
+"""Number of times that a peer looks for amendments in a long round. A few are enough, because an amendment takes effect
+only some rounds later."""
 
 
 class KeylessSigner:
@@ -163,7 +163,7 @@ def start_process(run: SimulatedRun, peer: SimulatedPeer) -> Life:
 
 
 def _reservations(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> RelayReservations:
-    """Make the manager of this process's reservations. It reserves places once the process finds that nobody can dial
+    """Make the manager of this process's reservations. It reserves places once the process finds that no peer can dial
     it."""
     setting = RelaySetting(
         me=peer.peer_id,
@@ -229,7 +229,7 @@ def describe(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
 
 
 def last_record(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
-    """Return the record made last if only its times would differ in a new one; otherwise a new record."""
+    """Return the previous record if a new one would differ from it only in its times, else a new record."""
     last, live = life.record, life.round_status
     if last is None or last.round != live.round or last.status is not live.announced(life.quota.blocked_reason()):
         return describe(run, peer, life)

@@ -53,8 +53,8 @@ class Report:
     """Root mean square distance of the living replicas' outer_params from their mean, divided by the root mean square
     of the mean."""
     truths: int | None
-    """Groups: the largest number of different states that members held after one exchange, of members that missed no
-    shard. 1: all agree. None: no group exchanged."""
+    """In groups: the largest number of different states after one exchange, among the members that missed no shard. 1:
+    all agree. None: no group exchanged."""
     ledger_imbalance: int
     """Not 0: work was lost or counted twice."""
     processed: int

@@ -39,7 +39,8 @@ MOST_RELAYS = 64
 RELAY_CAP = 64e3
 """Default cap of a relay in bytes per second, which is the least that `peer join --relay` accepts."""
 HELD_ELEMENTS = 1024
-"""Most parameters of the fake model that a peer really holds. On the wire they weigh as much as all."""
+"""Most parameters of the fake model that a peer holds in memory. On the wire its payloads have the size of all
+parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,8 @@ class SimulationSettings:
     parameters: int = FAKE_ELEMENTS
     """Number of parameters of the fake trainer's model. Ignored with the tiny trainer."""
     stands_for: int | None = None
-    """Number of parameters for which the tiny trainer's model counts on the wire. None: its own number."""
+    """Number of parameters that determines the size of the tiny trainer's payloads on the wire. None: that of the tiny
+    model."""
     eval_every: int | None = None
     """Rounds between two evaluations. None: about four an hour."""
     closed: float = 0.0
@@ -192,7 +194,7 @@ def _draw_closed_homes(settings: SimulationSettings, seed: int, count: int) -> C
 
 
 def _wire_parameters(settings: SimulationSettings, layout: Layout) -> int:
-    """Return the number of parameters for which payloads count on the wire."""
+    """Return the number of parameters that determines the size of payloads on the wire."""
     return settings.parameters if settings.trainer == "fake" else settings.stands_for or layout.elements
 
 

@@ -65,7 +65,7 @@ class Sites:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedHomes:
-    """The peers that nobody can dial, and the relays over which they are called."""
+    """The peers that cannot be dialled, and the relays over which they are called."""
 
     nats: Mapping[int, Nat]
     """The closed peers' routers, by the peer's number."""
@@ -98,7 +98,7 @@ class SwarmWorld:
     links: Mapping[int, Link] | Link | None = None
     """The link of all peers, or links by peer number. Peers that are not named have the profile `lan`."""
     only_dial_out: Container[int] = ()
-    """Numbers of the peers that nobody can dial and that have no relay either."""
+    """Numbers of the peers that cannot be dialled and have no relay."""
     closed: ClosedHomes | None = None
     views: DirectoryViews = field(default_factory=DirectoryViews)
     weight: float = 1.0

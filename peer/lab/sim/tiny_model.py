@@ -114,8 +114,8 @@ def _views(flat: Floats, layout: Layout) -> dict[str, Floats]:
 
 
 def _forward(weights: dict[str, Floats], before: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[Any, Any]:
-    """Return the logits [batch, SYMBOLS], and what the backward pass needs: each block's input and hidden values, and
-    the output of the last block."""
+    """Return the logits [batch, SYMBOLS], and the values for the backward pass: each block's input and hidden values,
+    and the output of the last block."""
     embed = weights["model.embed_tokens.weight"]
     x = embed[last] + _turned(embed[before])
     kept = []

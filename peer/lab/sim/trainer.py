@@ -71,7 +71,7 @@ class VirtualTrainer(ABC):
         self.lr_scales: list[float] = []
         """The learning rate scale of each `work` request so far."""
 
-    # -- what a step is ----------------------------------------------------------------------------------------------
+    # -- one step ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _reset(self, params: torch.Tensor) -> None:
@@ -219,7 +219,7 @@ class VirtualTrainer(ABC):
         self._account.resume(place["since_snapshot"], [WorkTally(**tally) for tally in place["tallies"]])
         return True
 
-    # -- which boundary ----------------------------------------------------------------------------------------------
+    # -- the boundary of a snapshot or merge -------------------------------------------------------------------------
 
     def _now(self) -> float:
         """Return the time of the uncorrected local clock."""
@@ -281,7 +281,7 @@ class VirtualTrainer(ABC):
         taken_at = self._steps - self._account.steps_since(fragment, base)
         return max(at, taken_at + (merge.after_steps or 0))
 
-    # -- what happens there ------------------------------------------------------------------------------------------
+    # -- steps, snapshots and merges ---------------------------------------------------------------------------------
 
     async def _at_boundary(self, at: int, done: asyncio.Future[T]) -> T:
         """Sleep until the trainer has reached boundary `at` and `done` is set. Raises TrainerDied."""

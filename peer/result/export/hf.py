@@ -134,10 +134,11 @@ def _with_tokens(own: dict[str, Any], config: Any, tokens: SpecialTokens) -> dic
 
 
 def _accepted(tokens: dict[str, Any], config: Any) -> dict[str, Any]:
-    """Return the fields without nulls that the config's type refuses, because such a folder could not be loaded.
+    """Replace or remove each null that the config's type refuses, because a folder with it could not be loaded. Return
+    the new fields.
 
-    A refused field gets the value in the model's config if that is a token, and is left out otherwise, so that the
-    library's default applies."""
+    A field with such a null gets the value of the model's config if that is a token. Otherwise the field is left out,
+    so that the library's default applies."""
     taken = dict[str, Any]()
     for name, value in tokens.items():
         if value is None and _refuses_null(config, name):

@@ -52,7 +52,7 @@ class FetchedState:
     donors: tuple[PeerId, ...]
     round: int
     losses: StateLosses | None = None
-    """On windows that only the guest knows. None: the state cannot be evaluated."""
+    """Losses of the state on windows that only the guest knows. None: it was not evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class GuestFetch:
         weighing: StateWeighing | None = None,
         scratch: Path | None = None,
     ) -> None:
-        """`group`: all donors have the same state. `weighing`: evaluates the states in pairs; None: they are used
-        without. `scratch`: a folder on whose disk the states are stored; None: they are in memory."""
+        """`group`: all donors have the same state. `weighing`: evaluates the states of a run in pairs; None: they are
+        used without evaluation. `scratch`: a folder on whose disk the states are stored; None: they are in memory."""
         self._context = context
         self._layout = layout
         self._offload = offload

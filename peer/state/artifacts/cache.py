@@ -242,8 +242,8 @@ class ArtifactCache:
 
 
 def _try_lock(fd: int) -> bool:
-    """Lock a file exclusively unless it is locked. Return whether it is ours. Raises OSError where locks are
-    missing."""
+    """Try to lock a file exclusively, without waiting. Return whether this process got the lock. Raises OSError where
+    locks are not supported."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -250,7 +250,7 @@ class _Fetch:
         self.digest = bytes.fromhex(ref.digest)
         self.what = what
         self.other = ""
-        """A sentence for the error while another process is fetching the artifact. Empty: none is."""
+        """A sentence for the error while another process is fetching the artifact. Empty: no other process is."""
         self._timeout_s = timeout_s
         self._progress = progress
         self._limit = limit

@@ -22,7 +22,7 @@ MOST_QUERIED = 16
 HELD_S = 300.0
 """Seconds for which the answer of a peer that holds an artifact is valid."""
 NOT_HELD_S = 5.0
-"""Seconds for which the answer of a peer without the artifact is valid, and for which a failed call counts as one."""
+"""Seconds for which the answer of a peer without the artifact is valid. A failed call counts as such an answer."""
 MOST_DIGESTS = 4096
 """Artifacts for which answers are stored. The one that was queried least recently is dropped first."""
 DOES_NOT_HAVE_IT = "does not have it"
@@ -42,7 +42,7 @@ class ArtifactTransport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A peer's answer about one artifact, with the reason if it does not give it."""
+    """A peer's answer to the question whether it holds one artifact. `reason`: why it does not serve the artifact."""
 
     until: float
     """End of the answer's validity, by the time of the event loop."""
@@ -67,7 +67,7 @@ class HolderSearch:
         return self._ordered([self._records[peer] for peer in held if peer in self._records])
 
     def refusal_reasons(self, digest: bytes) -> dict[PeerId, str]:
-        """Return for each peer that does not give an artifact the reason by its last answer, for a person."""
+        """Return peer -> why it does not serve an artifact, by its last answer, for a person."""
         return {peer: answer.reason for peer, answer in self._answers.get(digest, {}).items() if not answer.held}
 
     def record_failure(self, digest: bytes, peer: PeerId, why: str) -> None:
@@ -129,7 +129,8 @@ class HolderSearch:
             self._answers.popitem(last=False)
 
     def _ordered(self, records: list[PeerRecord]) -> list[PeerRecord]:
-        """Return records in random order, but peers that can be dialled first, and of these the operator's nodes."""
+        """Return the records of the most reachable peers first; among equally reachable ones the operator's nodes come
+        first, and the rest of the order is random."""
         self._rng.shuffle(records)
         return sorted(records, key=lambda record: (-record.reach, record.status not in NODES))
 

@@ -27,8 +27,9 @@ def check_now(work: Callable[[], bool]) -> Future[bool]:
 class ArtifactServer:
     """Gives pieces of files whose digest this process has checked.
 
-    `sources`: digest -> file of the operator outside the cache. `start`: runs checks. A file is first checked when a
-    peer asks for it, and served once that is done. A file that changes is checked again. Links are not followed."""
+    `sources`: digest -> file of the operator outside the cache. `start`: runs checks. A file is checked when a peer
+    first requests it, and served once the check is done. A file that changes is checked again. Links are not
+    followed."""
 
     def __init__(self, cache: ArtifactCache, sources: Mapping[str, Path], start: StartCheck = check_now) -> None:
         self._cache = cache

@@ -23,14 +23,15 @@ class _FileIdentity:
 
 
 class VerifiedFiles:
-    """The files that were checked, with right and with wrong digests. Its methods may be called from any thread."""
+    """The files that were checked, those with the right digest and those with a wrong one. Its methods may be called
+    from any thread."""
 
     def __init__(self) -> None:
         self._right: dict[tuple[Path, str], _FileIdentity] = {}
         self._wrong: dict[tuple[Path, str], _FileIdentity] = {}
 
     def nbytes(self, path: Path, digest: str) -> int | None:
-        """Return the length of a file that was verified and has not changed since. None: it was not, or has changed."""
+        """Return the length of a verified file. None: it was not verified, or has changed since."""
         identity = self._right.get((path, digest))
         return identity.nbytes if identity is not None and identity == _identity_of(path) else None
 

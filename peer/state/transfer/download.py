@@ -73,7 +73,7 @@ class Outcome:
     given: dict[PeerId, int] = field(default_factory=dict)
     """Donor -> bytes of its pieces that were stored."""
     received: int = 0
-    """Bytes of all complete pieces, including those that another donor had brought first."""
+    """Bytes of all pieces that arrived completely, including pieces that another donor had delivered first."""
     raced: int = 0
     """Bytes of pieces that were requested from a second donor while the first was still sending."""
     left: dict[PeerId, str] = field(default_factory=dict)

@@ -68,9 +68,10 @@ class FragmentServer:
         return self._copy[start : start + PIECE_BYTES] if there else None
 
     def making(self, snapshot: str) -> Future[memoryview | None] | None:
-        """Start to copy the named state, if it is a present one and not copied yet.
+        """Start to copy the named state, if it is the present state of a fragment and not copied yet.
 
-        Returns the future of the copy that is being made, whichever it is. None: none is."""
+        Returns the future of the copy that is being made, which may be of another state. None: no copy is being
+        made."""
         self._collect()
         if self._making is None and snapshot != self._name and (fragment := self._named(snapshot)) is not None:
             self._name = ""
@@ -86,7 +87,7 @@ class FragmentServer:
             self._name, self._copy = name, copy
 
     def _named(self, snapshot: str) -> int | None:
-        """Return the fragment whose present state has this name. None: no fragment's has. Copies nothing."""
+        """Return the fragment whose present state has this name. None: there is no such fragment. Copies nothing."""
         held = ((fragment, self._held(fragment)) for fragment in range(len(self._outer.layout.fragments)))
         return next((f for f, digest in held if digest and name_of(f, digest) == snapshot), None)
 
@@ -132,7 +133,7 @@ async def fetch_fragment(
 ) -> tuple[Tensor, Tensor]:
     """Fetch (outer_params, outer_momentum) of a fragment, each flat fp32 with `elements` values.
 
-    `digest`: of the state to fetch. `timeout_s`: returns the most seconds for a part of that many bytes. `offload`:
+    `digest`: of the state to fetch. `timeout_s`: returns the timeout of a part, given its number of bytes. `offload`:
     runs checks in a thread. `folder`: where the result is stored; None, or a full disk: in memory.
 
     Raises BadPayload for values with another digest or that are not finite, and PartnerLost or PartnerRefused as the

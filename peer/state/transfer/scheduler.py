@@ -14,12 +14,13 @@ from peer.protocol.messages import PeerId
 from peer.protocol.policy.donors import LEAST_RATE, DonorRates
 
 RACE = 2.0
-"""A donor races a piece if the time left is more than this many times what the donor needs, plus `RACE_S`."""
+"""A donor races a piece if the piece would need more than `RACE` times the seconds that the donor needs, plus
+`RACE_S`."""
 RACE_S = 0.25
 MEASURED_S = 2.0
 """Seconds after which the bytes that have arrived of a piece determine its donor's rate."""
 UNMEASURED_RACE_S = 10.0
-"""A donor of unknown rate races a piece only if that would take more than this many further seconds."""
+"""A donor of unknown rate races a piece only if the piece would need more than this many further seconds."""
 
 
 @dataclass(slots=True)
@@ -117,8 +118,8 @@ class PieceScheduler:
     def _left_s(self, piece: int, peer: PeerId, flight: _Flight, now: float) -> float:
         """Return the estimated seconds until a piece in flight is complete, by its rate so far.
 
-        Before the rate is known, the donor's usual rate counts. A donor that is late by it is expected to need as long
-        again as it is late."""
+        Before the piece's rate is known, the donor's usual rate is used. If the piece is late by that rate, it is
+        expected to take as many further seconds as it is late."""
         if rate := flight.rate(now):
             return (self._sizes[piece] - flight.arrived) / rate
         expected = self._sizes[piece] / (self._rates.of(peer) or LEAST_RATE)

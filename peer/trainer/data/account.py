@@ -16,7 +16,7 @@ class DataPosition:
     """The place in the data that a checkpoint stores. Cursors are (epoch, place, window)."""
 
     digest: str
-    """Digest of the data, for which alone the cursors are valid."""
+    """Digest of the data. The cursors are valid only for this data."""
     cursor: tuple[int, int, int]
     """Place of the next window."""
     begins: list[tuple[int, int, int]]
@@ -39,7 +39,7 @@ class DataAccount:
 
     def __init__(self, at: Cursor, begins: Sequence[Cursor], skipped: Sequence[Cursor] = ()) -> None:
         """`at`: place of the next batch. `begins`: per fragment, the place where the work since its base begins.
-        `skipped`: places of the skips since the first of these."""
+        `skipped`: places at which shards were skipped since the earliest of `begins`."""
         self._end = at
         self._begins = list(begins)
         self._skipped = list(skipped)

@@ -19,7 +19,7 @@ HOLDOUT_FOLDER = "holdout"
 class Passage:
     """A part of a text file, cut between two characters.
 
-    `ends`: whether a document ends here, because the following part of the file is not in the same list."""
+    `ends`: whether the passage is the end of a document, because no passage with the file's next part follows it."""
 
     text: bytes
     ends: bool

@@ -65,7 +65,7 @@ class TokenShards:
         self._borrowed = ""
         """Digest of the shard that probes borrow. Empty: none."""
         self._not_lent = ""
-        """Why the borrowed shard is unavailable. Empty: it is not."""
+        """Why the borrowed shard is unavailable. Empty: it is here, or may still arrive."""
         self._wanted: list[str] = []
         """Digests of the last request to the daemon."""
         self._awaited: tuple[str, float] | None = None

@@ -1,4 +1,4 @@
-"""`TrackedData`: the training data of a trainer process, with the account of what was drawn for which fragment."""
+"""`TrackedData`: the training data of a trainer process, with a record of which data was drawn for which fragment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACE = "data_place.json"
 
 
 class TrackedData:
-    """Opens the data of the run, chooses where training begins in it, and accounts for what was drawn.
+    """Opens the data of the run, chooses where training begins in it, and records which data was drawn.
 
     It is the `DrawnData` of the built-in loop's boundary."""
 

@@ -30,7 +30,8 @@ from peer.trainer.models.flat import replace_parameters
 Seen = Callable[[nn.Parameter], nn.Parameter | None]
 
 SHELL_BYTES = 512 * 2**20
-"""Bytes that making a shell may allocate beside its largest parameter, for buffers and what they are computed from."""
+"""Bytes that making a shell may allocate beside its largest parameter: for buffers and the tensors they are computed
+from."""
 MOST_PARAMETERS = 2**40
 SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
 
@@ -52,8 +53,8 @@ def config_of(path: Path) -> Any:
 def _keep_padding_inside(config: Any) -> None:
     """Remove a padding token that is outside the vocabulary, because making the embedding would fail.
 
-    A config without the key gets the library's default, which is that of some published model. Other special tokens may
-    stay: training does not use them, and an export takes them from the tokenizer."""
+    A config without the key gets the library's default, which is the padding token of some published model. Other
+    special tokens may stay: training does not use them, and an export takes them from the tokenizer."""
     for part in (config, config.get_text_config(decoder=True)):  # of some kinds the second is a copy
         vocabulary, padding = (getattr(part, name, None) for name in ("vocab_size", "pad_token_id"))
         if not isinstance(vocabulary, int) or not isinstance(padding, int) or 0 <= padding < vocabulary:
@@ -165,7 +166,8 @@ def build_stand_in(config: Any) -> nn.Module:
 
 
 MADE_AGAIN = 8
-"""Factor on the permitted number of parameters while a model is built, because tied or replaced ones count again."""
+"""Factor on the permitted number of parameters while a model is built, because tied or replaced parameters are counted
+more than once."""
 
 
 def build_counted(config: Any, most: int) -> nn.Module:

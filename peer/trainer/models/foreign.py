@@ -101,7 +101,8 @@ class ForeignModel(LanguageModel):
         return _equal(F.linear(self.hidden(tokens), self.head_weight), self.logits(tokens))
 
     def _recomputes(self, tokens: Tensor) -> bool:
-        """Return whether the logits stay the same with recomputation on. They do not if that turns on dropout."""
+        """Return whether the logits stay the same with recomputation on. They differ in models in which recomputation
+        turns on dropout."""
         if not getattr(self.model, "supports_gradient_checkpointing", False):
             return False
         before = self.logits(tokens)
@@ -113,8 +114,8 @@ class ForeignModel(LanguageModel):
             self.recompute(False)
 
     def _keeps_apart(self, tokens: Tensor) -> bool:
-        """Return whether the mask separates documents: behind another document, one has the logits that it has alone,
-        and without the mask it has others."""
+        """Return whether the mask separates documents: with it, a document that follows another one has the same logits
+        as alone, and without it different logits."""
         documents = documents_of(tokens, int(tokens[0, PROBE_TOKENS - 1]))
         second = tokens[:, PROBE_TOKENS:]
         alone = self.logits(second)

@@ -81,7 +81,8 @@ def check_length(model: nn.Module, tokens: int) -> None:
 
 
 class _ShapesOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Computes only tensors that depend on no parameter and have at most `MOST_REAL` elements; of others, the shape.
+    """Computes tensors that depend on no parameter and have at most `MOST_REAL` elements, and only the shapes of
+    others.
 
     An integer that depends on parameters, such as the index of an expert, becomes 0."""
 

@@ -29,7 +29,7 @@ SAVE_AGAIN = "Load it with AutoModelForCausalLM.from_pretrained in float32, and 
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """A pretrained model, and what its config does not say about it."""
+    """A pretrained model, with the facts about it that its config does not contain."""
 
     model: nn.Module
     """The model with the folder's weights, in fp32."""

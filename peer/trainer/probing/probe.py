@@ -80,8 +80,8 @@ class Prober:
         """Execute the order `weigh`: return the loss of each window for the whole model in the arena, or the reason why
         there are none.
 
-        It comes before training, when no training shard is here yet. With data of kind `tokens` the windows are
-        therefore of the hold-out, which is requested if need be."""
+        The daemon sends this order before training, when no training shard has arrived yet. With data of kind `tokens`
+        the windows are therefore taken from the hold-out, which is requested if it is missing."""
         until = boottime() + message["within_s"]
         windows, source = self._first_windows(message["seed"])
         if isinstance(windows, str):
@@ -109,7 +109,7 @@ class Prober:
             self._sample.check_borrowed()
 
     def _windows(self, seed: int) -> tuple[Windows | str, str]:
-        """Return the windows of a probe, or the reason why there are none, and their source for a person."""
+        """Return (windows of a probe, or the reason why there are none; description of their source for a person)."""
         if self._sample is not None:
             return self._sample.draw(seed, self._form.count), self._sample.description
         text = common_text(self._config.data, self._data)

@@ -22,10 +22,10 @@ from peer.trainer.data import Tokens
 LEAST_DRAWS = 4
 """Least number of drawn shards for a probe. Fewer may all hold the same kind of text."""
 USUAL_DRAWS = 8
-"""Each probe draws one more shard until there are this many. Even if every shard holds another kind of text, this many
-judge honest partners like all of the run's data."""
+"""Each probe draws one more shard until there are this many. Even if each shard holds a different kind of text, losses
+on this many shards judge honest partners as losses on all of the run's data would."""
 MOST_DRAWS = 16
-"""Number of drawn shards whose windows are kept. The oldest are dropped first."""
+"""Most shards whose windows are in the sample. The windows of the shard that was drawn first are dropped first."""
 EVERY = 16
 """Number of probes between two further draws, once there are `USUAL_DRAWS` shards."""
 WINDOWS = 64
@@ -65,7 +65,7 @@ class RunSample:
         self._since = 0
         """Probes since the last shard was drawn."""
         self._lacked = ""
-        """Why the last drawn shard is unavailable. Empty: it is not."""
+        """Why the last drawn shard is unavailable. Empty: it was available, or has not arrived yet."""
 
     @property
     def description(self) -> str:
@@ -91,7 +91,7 @@ class RunSample:
         return windows
 
     def check_borrowed(self) -> None:
-        """Copy windows of the borrowed shard if it has arrived, and borrow the next one while there are too few."""
+        """Copy windows of the borrowed shard if it has arrived, and borrow another shard if the sample has too few."""
         while (shard := self._borrows) is not None and (found := self._shards.borrowed()) is not None:
             self._borrows, self._lacked = None, ""
             if isinstance(found, str):

@@ -21,7 +21,8 @@ PASSES_OF_A_STEP = 3
 PASSES = 4
 """Forward passes of a probe over its windows: with base, own params, the mean, and the partner's params."""
 USUAL_WINDOWS, SHORTEST = 8, 16
-"""Where a small batch allows for fewer than this many windows, they are shortened, down to this many tokens."""
+"""If a batch is so small that a probe may use fewer than `USUAL_WINDOWS` windows, the windows are shortened, to
+`SHORTEST` predicted tokens at least."""
 COMMON = "from anywhere in the run's data"
 HOLDOUT = "from anywhere in the run's hold-out"
 
