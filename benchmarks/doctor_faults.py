@@ -76,7 +76,7 @@ class Place:
 
     def command(self) -> list[str]:
         """Return the command line."""
-        # nsenter keeps /sys, and therefore the control groups
+        # nsenter keeps /sys, and with it the mounted control groups
         where = ["nsenter", f"--net=/run/netns/{self.namespace}", *self.prefix]
         what = ["doctor", self.ticket, "--json", "--home", str(self.home), "--threads", "1", *self.options]
         return [*where, *python_command(*self.program, *what)]
@@ -107,7 +107,7 @@ def nothing(place: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def taken_port(place: Place) -> Iterator[None]:
-    """Occupy the port that the user asks for."""
+    """Occupy the port that the user chooses."""
     import socket
 
     place.options += ["--port", str(PORT)]

@@ -34,9 +34,9 @@ from peer.trainer.models.llama import first_params, layout_of
 MODEL = LlamaSection(num_hidden_layers=2, intermediate_size=172)
 """115,520 parameters."""
 ROWS = 32
-"""Copies that are stacked for a step, and windows of `ddp` that go through its one model at once."""
+"""Copies stacked for one step. For `ddp`: windows that pass through its one model at once."""
 SAMPLE = 16
-"""Peers whose own loss makes the curve."""
+"""Peers whose own losses are averaged for the curve."""
 POINTS = 20
 """Points of a curve."""
 SAVE_S = 600.0
@@ -46,34 +46,34 @@ Record = dict[str, Any]
 
 
 class Swarm(Peers):
-    """The peers of one run. The members of a group hold one state, so it is kept once."""
+    """The peers of one run. The members of a group share one outer state, so only one is stored."""
 
     def __init__(self, run: WorthRun, layout: Layout, params: Tensor) -> None:
         super().__init__(run, layout, params, last=0)
         self.curve: list[tuple[int, float | None]] = []
-        """Rounds, and the mean of the first peers' own loss after them."""
+        """(rounds played, mean of the first `SAMPLE` peers' own losses after them)."""
         self._grouped = run.rule.topology == "group"
         if self._grouped:
             del self._states[1:]
 
     @property
     def more(self) -> Record:
-        """More for the record of the run."""
+        """Further fields of the run's record."""
         return {}
 
     @property
     def states(self) -> list[OuterState]:
-        """The outer states: one of each peer, or one of the group."""
+        """The outer states: one for each peer, or one for the whole group."""
         return self._states
 
     @property
     def round(self) -> int:
-        """Rounds that were played."""
+        """Number of rounds played."""
         return self._round
 
     def restore(self, momenta: Tensor, round_: int, curve: Sequence[tuple[int, float | None]]) -> None:
-        """Go on after so many rounds. The peers' params are there already, and at the end of a round outer params are
-        the same. `momenta`: [states, elements], or nothing where none was written."""
+        """Continue after `round_` rounds. Expects the peers' params in `params`; the outer params equal them at the end
+        of a round. `momenta`: [states, elements]; empty if the rule has no momentum."""
         states = self._states
         for number, state in enumerate(states):
             state.params.copy_(self.params[number])
@@ -99,21 +99,21 @@ MakeSwarm = Callable[[WorthRun, Layout, Tensor], Swarm]
 
 @dataclass(slots=True)
 class Progress:
-    """A place between two rounds, from which runs go on."""
+    """The state of runs between two rounds, from which they can be resumed."""
 
     params: Tensor
     moments: list[tuple[Tensor, Tensor, list[int]]]
-    """One of each stack."""
+    """The moments of each stack."""
     cursors: list[list[tuple[int, ...]]]
     momenta: list[Tensor]
-    """One of each swarm."""
+    """The outer momenta of each swarm."""
     rounds: int
     curves: list[list[tuple[int, float | None]]]
     seconds: float
 
 
 class Save:
-    """The file of one batch of runs in a folder. Without a folder nothing is saved."""
+    """The save file of one batch of runs. `folder` None: nothing is saved."""
 
     def __init__(self, folder: Path | None, runs: Sequence[WorthRun]) -> None:
         name = hashlib.sha256(json.dumps([run.key for run in runs]).encode()).hexdigest()[:16]
@@ -127,7 +127,8 @@ class Save:
         return Progress(**found)
 
     def write(self, seconds: float, progress: Callable[[float], Progress], now: bool = False) -> None:
-        """Save if it is time to, or `now`. `seconds`: of processor time since the beginning."""
+        """Save if `SAVE_S` have passed since the last save, or if `now`. `seconds`: processor seconds spent on these
+        runs so far."""
         if self._file is None or (time.monotonic() < self._due and not now):
             return
         self._due = time.monotonic() + SAVE_S
@@ -138,13 +139,14 @@ class Save:
         part.replace(self._file)
 
     def remove(self) -> None:
-        """Remove the file, once the records are kept."""
+        """Remove the file, once the records have been written."""
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 
 
 class Stacks:
-    """All peers of runs that are played together, cut into stacks. Runs have the same steps, batch and rounds."""
+    """All peers of the runs that are played together, in stacks of at most `ROWS`. The runs have the same steps, batch
+    and rounds."""
 
     def __init__(self, runs: Sequence[WorthRun], corpus: Corpus, model: LlamaSection, swarm: MakeSwarm) -> None:
         self.model, self.steps, self.every = model, runs[0].steps, runs[0].every
@@ -166,7 +168,7 @@ class Stacks:
         self.rounds = 0
 
     def play_round(self) -> None:
-        """Let all peers train for a round, a stack after the other, and exchange."""
+        """Let all peers train for a round, one stack after another, and exchange."""
         first, shape = self.rounds * self.every, OptimizerSection()
         for trainer, batches, rates in zip(self._trainers, self._batches, self._rates, strict=True):
             for step in range(first, first + self.every):
@@ -205,7 +207,7 @@ class Stacks:
 
 
 class OneModel:
-    """The peers of `ddp` are one model: its gradient is the mean over the windows of all."""
+    """The peers of a `ddp` run as one model, whose gradient is the mean over the windows of all peers."""
 
     def __init__(self, run: WorthRun, corpus: Corpus, model: LlamaSection) -> None:
         self.model, self.run, self.every = model, run, run.every
@@ -217,11 +219,11 @@ class OneModel:
 
     @property
     def more(self) -> Record:
-        """As of a swarm."""
+        """Further fields of the run's record, as for a `Swarm`."""
         return {}
 
     def play_round(self) -> None:
-        """Make the steps of a round."""
+        """Make the inner steps of a round."""
         first, shape = self.rounds * self.every, OptimizerSection()
         for step in range(first, first + self.every):
             factor = schedule(step / self.run.steps, shape.warmup_fraction, shape.final_fraction)
@@ -255,9 +257,11 @@ def play(
     swarm: MakeSwarm = Swarm,
     ends: float = math.inf,
 ) -> list[Record]:
-    """Return the record of each run. `ddp` is played alone. Runs go on from their save, which the caller removes.
+    """Play the runs, or resume them from `save`, and return the record of each. A `ddp` run is played alone. The caller
+    removes the save.
 
-    `ends`: of `time.monotonic`. What is not done then is saved, and nothing is returned."""
+    `ends`: limit in `time.monotonic` seconds. When a round ends after it, the runs are saved and the result is
+    empty."""
     ddp = runs[0].method == DDP
     assert not ddp or len(runs) == 1, runs
     began = time.process_time()
@@ -290,8 +294,8 @@ def play(
 def outcome(
     run: WorthRun, params: Tensor, curve: Sequence[tuple[int, float | None]], model: LlamaSection, holdout: Tensor
 ) -> Record:
-    """Return the losses, in nats a byte: the mean of the peers' own, the worst of them, and that of the mean of their
-    params. None: not finite."""
+    """Return the last losses of a run, in nats per byte (mean over the peers, worst peer, mean of their params), the
+    spread of the params, and the curve. A loss is None if it is not finite."""
     mean = params.mean(0, keepdim=True)
     distinct = run.method != DDP and run.rule.topology != "group"
     own = losses_of_all(model, params if distinct else params[:1], holdout)
@@ -305,7 +309,7 @@ def outcome(
 
 
 def losses_of_all(model: LlamaSection, params: Tensor, holdout: Tensor) -> list[float]:
-    """Return the loss of each row, a stack after the other."""
+    """Return the loss of each row of `params`, one stack after another."""
     return [loss for part in torch.split(params, ROWS) for loss in losses_of(model, part, holdout)]
 
 

@@ -1,7 +1,7 @@
-"""Honest pairs that meet liars who know everything: how an honest peer accepts what it is sent, and what liars send.
+"""Pairs of honest peers that meet liars: how an honest peer accepts the params that it receives, and what liars send.
 
-Clip, check and the distance that is decoded are the product's own code. Liars train nothing: they know the params of
-all honest peers, and whom they meet."""
+The clip, the check and the limit on a partner's distance are the product's own code. Liars train nothing. They know the
+params of all honest peers, and which of them they meet."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ from peer.trainer.probing.windows import WindowForm, draw
 
 CS_PLUS = "cs+"
 ACCEPTANCES = (FINITE, CLIP, CHECK, CS_PLUS)
-"""What the product can ask for, and the threshold of CS+ (arXiv 2410.10418) over the last distances."""
+"""The product's ways to accept a partner's params, and clipping to the threshold of CS+ (arXiv 2410.10418), computed
+from the last distances."""
 TOGETHER = 8
-"""Peers whose checks are made in one stack."""
+"""Number of peers whose checks are computed in one stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiarsRun(WorthRun):
-    """A run of pairs in which `peers` are the honest ones."""
+    """A run of pairs with liars. `peers` counts the honest ones only."""
 
     liars: int = 0
     attack: str = ""
@@ -50,25 +51,26 @@ class LiarsRun(WorthRun):
 
     @property
     def share(self) -> float:
-        """The share of hostile meetings of an honest peer."""
+        """The share of an honest peer's meetings that are with a liar."""
         return self.liars / (self.peers + self.liars - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the liars know of the honest peers in a round."""
+    """The liars' knowledge of the honest peers in a round."""
 
     params: Tensor
-    """[honest, elements], as they are sent."""
+    """[honest, elements]: the params that the honest peers send."""
     outer: Tensor
-    """The mean of their outer params."""
+    """The mean of the honest peers' outer params."""
     mean: Tensor
     deviation: float
-    """By how many standard deviations "a little is enough" may lie (arXiv 1902.06156, section 3.1)."""
+    """Number of standard deviations by which the attack "a little is enough" departs from the mean (arXiv 1902.06156,
+    section 3.1)."""
 
     @property
     def work(self) -> Tensor:
-        """The mean work of the round."""
+        """The mean work of the honest peers in this round."""
         return self.mean - self.outer
 
 
@@ -78,7 +80,8 @@ def _little(known: Known, victim: int) -> Tensor:
 
 
 def _spread(known: Known, victim: int) -> Tensor:
-    """Away from the mean of the honest, as far as values are decoded."""
+    """Return the victim's own params moved away from the honest mean, nearly to the largest distance that a receiver
+    accepts."""
     own = known.params[victim]
     away = own - known.mean
     far = NEAR_THE_LIMIT * (FAR * rms(own) + FAR_FROM_ZERO) * math.sqrt(own.numel())
@@ -92,18 +95,20 @@ ATTACKS: dict[str, Callable[[Known, int], Tensor]] = {
     "a little": _little,
     "spread": _spread,
 }
-"""What a liar sends to a victim. The inner product is that of arXiv 1903.03936 with epsilon 1: minus the mean work."""
+"""Attack -> the params that a liar sends to a victim. `inner product` is the attack of arXiv 1903.03936 with epsilon 1:
+it sends the negated mean work."""
 
 
 def little_deviation(honest: int, liars: int) -> float:
-    """Return z of "a little is enough": so many standard deviations that enough honest peers are farther out."""
+    """Return z of "a little is enough": beyond z standard deviations there are just enough honest peers to form a
+    majority with the liars."""
     needed = (honest + liars) // 2 + 1 - liars
     return statistics.NormalDist().inv_cdf((honest - needed) / honest)
 
 
 def cs_plus_radius(distances: Sequence[float], share: float) -> float:
-    """Return the distance to which CS+ clips: that which 2 b of the distances exceed, b being the liars' share of them.
-    0: so many may lie that none is left."""
+    """Return the radius to which CS+ clips: the largest of the distances that remains when the largest 2 * `share` of
+    them are left out. 0: none remains."""
     if share == 0:
         return max(distances)
     kept = int(len(distances) * (1 - 2 * share) + 1e-9)
@@ -112,7 +117,7 @@ def cs_plus_radius(distances: Sequence[float], share: float) -> float:
 
 @dataclass(slots=True)
 class Memory:
-    """What an honest peer remembers of its partners."""
+    """An honest peer's memory of its partners."""
 
     clip: ClipMemory = field(default_factory=ClipMemory)
     distances: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
@@ -121,7 +126,7 @@ class Memory:
 
 @dataclass(slots=True)
 class Meeting:
-    """An honest peer and the params that it was sent."""
+    """A meeting of an honest peer, with the params that it received."""
 
     peer: int
     partner: int
@@ -139,12 +144,14 @@ class HonestPairs(Swarm):
         self._memories = [Memory() for _ in params]
         self._form = WindowForm.affordable(run.batch * CONTEXT, CONTEXT)
         self._taken: dict[bool, list[float]] = {True: [], False: []}
-        """The parts that were taken of what honest partners and liars sent."""
+        """Whether the partner was honest -> for each meeting, the fraction of the way to its params that was
+        accepted."""
         self._refused: Counter[str] = Counter()
 
     @property
     def more(self) -> Record:
-        """The mean part that was taken of what honest partners and of what liars sent, and how often it was nothing."""
+        """Mean accepted fraction of the params from honest partners and from liars, the number of refusals of each, and
+        the number of meetings with liars."""
         taken = {honest: rounded(statistics.fmean(parts)) if parts else None for honest, parts in self._taken.items()}
         return {
             "taken_of_honest": taken[True],
@@ -155,8 +162,8 @@ class HonestPairs(Swarm):
         }
 
     def partners(self) -> list[int]:
-        """Draw who meets whom, with the liars behind the honest. Nobody meets a last choice of its own while another
-        is there."""
+        """Draw the pairs; numbers from `peers` on are liars. An honest peer meets one of its last choices only when no
+        other partner is left."""
         run = self._liars_run
         free = list(range(run.peers + run.liars))
         random.Random(f"{run.seed}/{self.round}").shuffle(free)
@@ -192,7 +199,7 @@ class HonestPairs(Swarm):
             self._step(one, sent[one.peer], verdicts.get(one.peer))
 
     def _part(self, peer: int, theirs: Tensor, own: Tensor) -> float:
-        """Return the part of the way to a partner that is gone. 0: nothing is taken of it."""
+        """Return the fraction of the way to the partner's params that `peer` accepts. 0: it refuses them."""
         run, memory = self._liars_run, self._memories[peer]
         try:
             check_partner(theirs, own)
@@ -208,7 +215,8 @@ class HonestPairs(Swarm):
         return memory.clip.of(0).clip(distance(own, self.states[peer].params), apart, memory.clip.ratio.value).taken
 
     def _checked(self, meetings: Sequence[Meeting], sent: Tensor) -> dict[int, ProbeVerdict]:
-        """Judge each partner by the losses of the mean with it, as the product does."""
+        """Judge each partner by the losses of the params averaged with its own, as the product does. Return peer ->
+        verdict."""
         found, guess = {}, float(np.log(self._model.vocab_size))
         there = [one for one in meetings if one.taken]
         for at in range(0, len(there), TOGETHER):
@@ -246,5 +254,5 @@ class HonestPairs(Swarm):
 
 
 def honest_pairs(model: LlamaSection, corpus: Corpus) -> MakeSwarm:
-    """Return what makes the swarm of a run."""
+    """Return a factory of the swarm of a run."""
     return partial(HonestPairs, model=model, corpus=corpus)

@@ -60,13 +60,13 @@ PEERS, ROUNDS, EVERY, BATCH, LR = 64, 30, 20, 2, 4e-3
 LIARS = (4, 8, 12, 16, 24, 28)
 SEEDS = (0, 1)
 ALONE = 16
-"""Peers of the run in which nobody exchanges."""
+"""Number of peers in the control run without exchanges."""
 Bounds = tuple[int, int]
-"""The largest number of liars that holds and the smallest that breaks: 0 and `PEERS` where none is known."""
+"""(largest number of liars known to hold, smallest number known to break). 0 or `PEERS`: unknown."""
 
 
 def run_of(acceptance: str, attack: str, liars: int, seed: int) -> LiarsRun:
-    """A run of the plan. Without an attack there are no liars."""
+    """Return a run of the plan. An empty `attack` needs 0 liars."""
     return LiarsRun(
         method="noloco",
         peers=PEERS - liars,
@@ -82,7 +82,7 @@ def run_of(acceptance: str, attack: str, liars: int, seed: int) -> LiarsRun:
 
 
 def alone(seed: int) -> LiarsRun:
-    """The run in which nobody exchanges."""
+    """Return the control run, whose peers never exchange."""
     return LiarsRun(method="none", peers=ALONE, steps=ROUNDS * EVERY, every=EVERY, batch=BATCH, lr=LR, seed=seed)
 
 
@@ -91,7 +91,7 @@ PLAN = [
     *(run_of(acceptance, "", 0, 0) for acceptance in ACCEPTANCES),
     *(run_of(*one, 0) for one in itertools.product(ACCEPTANCES, ATTACKS, LIARS)),
 ]
-"""All runs of seed 0 that there could be."""
+"""All runs with seed 0 that the bisection may need."""
 
 
 def named(run: LiarsRun) -> str:
@@ -99,7 +99,7 @@ def named(run: LiarsRun) -> str:
 
 
 class Played:
-    """The records by their runs."""
+    """The records of the runs that were played."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         fields = LiarsRun.__dataclass_fields__
@@ -111,26 +111,27 @@ class Played:
         return self._records.get(named(run))
 
     def loss(self, run: LiarsRun) -> float | None:
-        """Return the loss of a run: infinite where it diverged, None where it was not played."""
+        """Return the loss of a run. Infinite: it diverged. None: it was not played."""
         record = self.record(run)
         if record is None:
             return None
         return math.inf if record["loss"] is None else float(record["loss"])
 
     def broken(self, acceptance: str, attack: str, liars: int, seed: int = 0) -> bool | None:
-        """Return whether the honest are worse off than alone. None: it is not known."""
+        """Return whether the honest peers' loss is above that of the control run. None: one of the two was not
+        played."""
         loss, bar = self.loss(run_of(acceptance, attack, liars, seed)), self.loss(alone(seed))
         return None if loss is None or bar is None else loss > bar
 
     def bounds(self, acceptance: str, attack: str) -> Bounds:
-        """Return what seed 0 says of the breakdown point."""
+        """Return the bounds of the breakdown point that the runs with seed 0 give."""
         found = {liars: self.broken(acceptance, attack, liars) for liars in LIARS}
         breaks = min((liars for liars, broken in found.items() if broken), default=PEERS)
         holds = max((liars for liars, broken in found.items() if broken is False and liars < breaks), default=0)
         return holds, breaks
 
     def next_run(self) -> LiarsRun | None:
-        """Return the run that is played next. None: all were."""
+        """Return the next run to play. None: all were played."""
         for seed in SEEDS:
             first = [alone(seed), *(run_of(acceptance, "", 0, seed) for acceptance in ACCEPTANCES)]
             if missing := [run for run in first if self.record(run) is None]:
@@ -148,7 +149,7 @@ class Played:
         return None
 
     def _between(self, acceptance: str, attack: str) -> list[int]:
-        """Return the numbers of liars of which it is not known whether they break a peer's acceptance."""
+        """Return the numbers of liars between the bounds, for which it is unknown whether they break `acceptance`."""
         holds, breaks = self.bounds(acceptance, attack)
         return [liars for liars in LIARS if holds < liars < breaks]
 
@@ -166,7 +167,7 @@ def play_on(minutes: float, runs: Path) -> None:
 
 
 def half_width(played: Played) -> float | None:
-    """Return half of the interval of 95 % of one run's loss. None: nothing was played with both seeds."""
+    """Return half the width of the 95 % interval of one run's loss. None: no run was played with both seeds."""
     pairs = [[played.loss(replace(run, seed=seed)) for seed in SEEDS] for run in PLAN]
     whole = [[loss for loss in pair if loss is not None and math.isfinite(loss)] for pair in pairs]
     variances = [statistics.variance(pair) for pair in whole if len(pair) == len(SEEDS)]

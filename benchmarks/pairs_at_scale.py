@@ -63,28 +63,28 @@ ABOUT = Benchmark(
 RUNS = RESULTS / "pairs_at_scale" / "runs.jsonl"
 STEPS, EVERY, BATCH = 2000, 20, 2
 MOST_TUNED = 16
-"""Peers of the largest runs that are tuned."""
+"""Number of peers of the largest cells that are tuned. Larger cells use their rate."""
 MEAN, GOSSIP, NONE = "mean", "gossip", "none"
-"""`mean` is short for the mean of the whole group."""
+"""`mean` stands for `diloco` with outer_lr 1 and no momentum: the mean of the whole group."""
 FOUR = (GOSSIP, MEAN, DDP, NONE)
 OTHERS = ("noloco", "gasloc", "heloco", "diloco")
 PLAIN = (1.0, 0.0)
 
 
 def cell(method: str, peers: int, steps: int = STEPS) -> WorthRun:
-    """A cell, as a run whose rate and seed mean nothing."""
+    """Return a cell, as a run whose learning rate and seed are not used."""
     preset, outer = ("diloco", PLAIN) if method == MEAN else (method, None)
     return WorthRun(method=preset, peers=peers, steps=steps, every=EVERY, batch=BATCH, lr=0.0, seed=-1, outer=outer)
 
 
 def method_of(run: WorthRun) -> str:
-    """The name of the method on the page."""
+    """Return the name of a run's method on the page."""
     return MEAN if run.outer == PLAIN else run.method
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Cells that are played next to each other, and their seeds."""
+    """Cells that are played before those of the next stage, and their seeds."""
 
     cells: tuple[WorthRun, ...]
     seeds: tuple[int, ...] = (0, 1)
@@ -112,7 +112,7 @@ CELLS: list[WorthRun] = list(dict.fromkeys(of for one in PLAN for of in one.cell
 
 
 def tuned_with(of: WorthRun) -> WorthRun:
-    """Return the cell whose rate this one has."""
+    """Return the cell whose tuning determines the rate of this one."""
     if of.method == SINGLE:
         return of
     return replace(of, peers=4 if of.method == NONE else min(of.peers, MOST_TUNED), steps=STEPS)
@@ -132,7 +132,7 @@ def tuning_runs(found: Sequence[Record], of: WorthRun) -> list[WorthRun]:
 
 
 def tuned(cells: Cells, of: WorthRun) -> float | None:
-    """Return the rate of a cell. None: it is not tuned yet."""
+    """Return the tuned rate of a cell. None: the tuning is not complete."""
     found = cells.get(name_of(tuned_with(of)), [])
     if tuning_runs(found, of):
         return None
@@ -141,7 +141,7 @@ def tuned(cells: Cells, of: WorthRun) -> float | None:
 
 
 def wanted(cells: Cells, of: WorthRun, seeds: Sequence[int]) -> list[WorthRun]:
-    """Return the runs of a cell, or of the one that it is tuned with, that can be played next."""
+    """Return the next missing runs of a cell. Until its rate is tuned, these are runs of the tuning."""
     if (lr := tuned(cells, of)) is None:
         model = tuned_with(of)
         return tuning_runs(cells.get(name_of(model), []), model)
@@ -164,8 +164,8 @@ def part_of(plan: Sequence[Stage], methods: str, peers: str) -> list[Stage]:
 
 
 def next_batch(records: Sequence[Record], plan: Sequence[Stage]) -> list[WorthRun]:
-    """Return runs that are played together: the first that is missing in the plan, and more of its length as long as
-    all fit into a stack. Empty: everything was played."""
+    """Return the next runs to play together: the first missing run of the plan, then runs of the same stage with as
+    many steps while all fit into one stack. Empty: everything was played."""
     cells, batch = by_cell(records), list[WorthRun]()
     for one in plan:
         for of in one.cells:
@@ -180,7 +180,7 @@ def next_batch(records: Sequence[Record], plan: Sequence[Stage]) -> list[WorthRu
 
 
 def kept(file: Path = RUNS) -> list[Record]:
-    """Return the records that were kept."""
+    """Return the records of a file. Empty: there is no file."""
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
@@ -200,16 +200,17 @@ def play_on(minutes: float, folder: Path | None, runs: Path, plan: Sequence[Stag
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A cell with at least one seed."""
+    """The results of a cell with at least one seed."""
 
     run: WorthRun
-    """With the tuned rate."""
+    """The run, with the tuned rate."""
     records: dict[int, Record]
-    """By seed."""
+    """Record by seed."""
     half_width: float | None
-    """Half of the interval of 95 % of the loss. None: no cell has two seeds."""
+    """Half the width of the 95 % interval of the loss. None: no cell has two seeds."""
     speed_ups: list[float]
-    """One for each seed, against one peer alone. Infinite: more than the longest can say; 0: less than the shortest."""
+    """Speed-up of each seed against one peer alone. Infinite: above what the longest run of one peer can show. 0: below
+    the shortest one."""
 
     @property
     def loss(self) -> float:
@@ -222,7 +223,7 @@ class Result:
 
 
 def quantile(freedom: int) -> float:
-    """Return Student's t of an interval of 95 %."""
+    """Return the two-sided 95 % quantile of Student's t for `freedom` degrees of freedom."""
     return T95[freedom - 1] if freedom <= len(T95) else 1.96 + 2.4 / freedom
 
 
@@ -233,7 +234,7 @@ def seeds_found(cells: Cells, of: WorthRun) -> dict[int, Record]:
 
 
 def results_of(records: Sequence[Record]) -> list[Result]:
-    """Return what is known of each cell with at least one seed, in the order of the plan."""
+    """Return the result of each cell with at least one seed, in the order of the plan."""
     cells = by_cell(records)
     there = [(of, found) for of in CELLS if (found := seeds_found(cells, of))]
     pairs = [losses for _, found in there if len(losses := [one["loss"] for one in found.values()]) > 1]

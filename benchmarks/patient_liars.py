@@ -75,7 +75,7 @@ def _push(key: RoundKey, own: Tensor, outer: Tensor) -> Tensor:
 
 
 def played(lie: Lie | None, acceptance: str, rounds: int, settings: list[str]) -> list[SimulatedSwarm]:
-    """Simulate the swarm. `lie` None: without the liar."""
+    """Simulate the swarm. `lie` None: all peers are honest."""
     wish = simulation_of(1, rounds, ["sync.preset=gossip", f"sync.acceptance={acceptance}", *settings])
     roles, swarms = ALL_HONEST, list[SimulatedSwarm]()
     if lie is None:

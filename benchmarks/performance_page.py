@@ -49,7 +49,7 @@ def _read(folder: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What the source of a benchmark says about itself."""
+    """The facts about a benchmark that its source contains."""
 
     about: Benchmark
     bound: str

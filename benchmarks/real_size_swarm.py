@@ -53,7 +53,7 @@ class Wish:
 
 @dataclass
 class Played:
-    """The measurements. A stage that was not reached is empty or None."""
+    """The measurements. Those of a stage that was not reached are empty or None."""
 
     broke: str = ""
     participation_percent: float | None = None

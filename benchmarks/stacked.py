@@ -23,7 +23,7 @@ EVAL_WINDOWS = 32
 
 
 class StackedLlama:
-    """The network of all copies. `params`: [copies, elements] fp32, which the tensors are views of."""
+    """The networks of all copies, computed together. `params`: [copies, elements] fp32; the tensors are views of it."""
 
     def __init__(self, config: LlamaSection, params: Tensor) -> None:
         self._config = config
@@ -51,7 +51,7 @@ class StackedLlama:
         return F.cross_entropy(logits.flatten(0, 1), windows[..., 1:].flatten(), reduction="none")
 
     def _logits(self, tokens: Tensor) -> Tensor:
-        """Return [copies, windows * context, vocabulary]."""
+        """Return the logits, [copies, windows * context, vocabulary]."""
         table = self.tensors["model.embed_tokens.weight"]
         rows = (tokens + self._offsets).flatten(1)
         x = F.embedding(rows, table.flatten(0, 1))
@@ -87,7 +87,8 @@ class StackedLlama:
 
 
 class StackedTrainer:
-    """The copies with an inner optimizer each. Merges write to `params`, and the moments stay."""
+    """Trains all copies, each with an inner optimizer of its own. A merge may write to `params`; the optimizers'
+    moments are not affected."""
 
     def __init__(self, config: LlamaSection, params: Tensor, optimizers: Sequence[OptimizerSection]) -> None:
         """`params`: [copies, elements], which are trained in place. `optimizers`: one for each copy."""
@@ -115,7 +116,7 @@ class StackedTrainer:
         return [one.contiguous() for one in torch.autograd.grad(loss, list(self._network.tensors.values()))]
 
     def update(self, grads: Sequence[Tensor], rates: Sequence[float]) -> None:
-        """Take the optimizers' step. A copy whose gradient is not finite keeps its params."""
+        """Make one optimizer step for each copy. A copy whose gradient is not finite keeps its params."""
         norms = lengths(grads).tolist()
         for copy, (optimizer, rate, clip, norm) in enumerate(
             zip(self._optimizers, rates, self._clips, norms, strict=True)
@@ -131,7 +132,7 @@ class StackedTrainer:
         return means, squares, [one.age for one in self._optimizers]
 
     def restore(self, means: Tensor, squares: Tensor, ages: Sequence[int]) -> None:
-        """Take the moments that `moments` returned. The params are the caller's."""
+        """Restore the moments that `moments` returned. Params are not included."""
         for optimizer, mean, square, age in zip(self._optimizers, means, squares, ages, strict=True):
             optimizer.restore(mean, square, age)
 

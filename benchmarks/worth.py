@@ -66,7 +66,7 @@ Cells = dict[str, list[Record]]
 
 
 def cell(method: str, peers: int, steps: int, *, every: int = 20, batch: int = 8, **more: Any) -> WorthRun:
-    """A cell, as a run whose rate and seed mean nothing."""
+    """Return a cell, as a run whose learning rate and seed are not used."""
     return WorthRun(method=method, peers=peers, steps=steps, every=every, batch=batch, lr=0.0, seed=-1, **more)
 
 
@@ -92,14 +92,14 @@ CELLS: list[WorthRun] = [
     *alone(2, (400, 800, 1600, 3200, 6400)),
     *of_methods(ALL, 4, 1600, batch=2),
     *of_methods(BOTH, 4, 1600, batch=2, every=5),
-    # As long on a processor, and as many bytes, as 800 steps of 8 windows with 20 between two exchanges.
+    # As many processor seconds and bytes as 800 steps of 8 windows with 20 steps between exchanges.
     *of_methods(BOTH, 4, 800),
     *of_methods(BOTH, 4, 1480, batch=4, every=37),
     *alone(4, (1480,), every=37),
     *alone(4, (2960, 4440)),
     *of_methods(BOTH, 4, 2200, batch=2, every=55),
     *of_methods(BOTH, 4, 1600, batch=2, every=80),
-    # Around the default of today: batch 4 and 80 rounds.
+    # Around today's default: batch 4 and 80 rounds.
     *of_methods("gossip noloco diloco ddp", 4, 1600, batch=4),
     *of_methods(BOTH, 4, 1600, batch=4, every=5),
     *of_methods(BOTH, 8, 1600, batch=4),
@@ -110,12 +110,12 @@ CELLS: list[WorthRun] = [
     *of_methods("gossip", 4, 1600, batch=4, own=True),
     *of_methods(BOTH, 4, 1600, batch=4, bend=2.0),
     *of_methods("diloco", 4, 1600, batch=4, outer=(1.0, 0.0)),
-    # How often.
+    # Steps between exchanges.
     *of_methods(BOTH, 4, 400, every=2),
     *of_methods(BOTH, 4, 400, every=1),
     *of_methods(BOTH, 4, 400, every=50),
     *of_methods(BOTH, 4, 1600, every=2),
-    # More peers.
+    # Numbers of peers.
     *of_methods(ALL, 8, 400),
     *of_methods(BOTH, 2, 400),
     *of_methods(ALL, 8, 1600, batch=2),
@@ -133,7 +133,7 @@ CELLS: list[WorthRun] = [
     *of_methods("diloco", 4, 1600, outer=(1.0, 0.0)),
     *of_methods("diloco", 4, 1600, outer=(0.7, 0.9)),
     *of_methods("noloco", 4, 1600),
-    # Long.
+    # Longer runs.
     *alone(8, (9600, 12800)),
     *of_methods(ALL, 8, 1600),
     *of_methods(BOTH, 4, 6000),
@@ -155,7 +155,7 @@ RUNGS = {rate(rung): rung for rung in range(LOWEST, HIGHEST + 1)}
 
 
 def name_of(record: Record | WorthRun) -> str:
-    """The cell of a record, as a key."""
+    """Return the key of the cell that a record or run belongs to."""
     run = record if isinstance(record, WorthRun) else run_of(record)
     return json.dumps(replace(run, lr=0.0, seed=-1).key)
 
@@ -196,7 +196,7 @@ def wanted(found: Sequence[Record], of: WorthRun) -> list[WorthRun]:
 
 
 def tuned_with(of: WorthRun) -> WorthRun:
-    """Return the cell that has the same rate: itself, or for a check that of the map."""
+    """Return the cell whose tuning determines the rate of this one: itself, or for a check the cell of the map."""
     return replace(of, text="stdlib")
 
 
@@ -218,8 +218,8 @@ def records_of(cells: Cells, of: WorthRun) -> list[Record]:
 
 
 def next_batch(records: Sequence[Record], rows: int, cells: Sequence[WorthRun] = CELLS) -> list[WorthRun]:
-    """Return runs that can be stacked, with so many peers together at most, but one run at least: the first that
-    misses, and more of its kind from the cells behind it. Empty: all is played."""
+    """Return the next runs to play in one stack: the first missing run, then further ones with the same steps and batch
+    while at most `rows` peers fit. Empty: everything was played."""
     found = by_cell(records)
     batch: list[WorthRun] = []
     for of in cells:
@@ -232,7 +232,8 @@ def next_batch(records: Sequence[Record], rows: int, cells: Sequence[WorthRun] =
 
 
 def play_on(minutes: float, rows: int, check: Path | None) -> None:
-    """`check`: the folder of the other text. None: the map is played."""
+    """Play missing runs and append their records to `RUNS`. `check`: folder of the other text, to play `CHECKS`; None:
+    play `CELLS`."""
     ends = time.monotonic() + 60 * minutes
     section = DataSection(kind="text", digest=KJV_DIGEST) if check else DataSection(kind="stdlib", digest=DIGEST)
     corpus = load_corpus(section, str(check) if check else None, CONTEXT)
@@ -252,7 +253,7 @@ def best_rung(cells: Cells, of: WorthRun) -> int:
 
 
 def scores(cells: Cells, of: WorthRun, measure: str = "loss") -> dict[int, float]:
-    """Return the loss of each seed at the cell's tuned rate. Empty: it is not complete."""
+    """Return the loss of each seed at the cell's tuned rate. Empty: the cell is not complete."""
     found = records_of(cells, of)
     if name_of(of) not in cells or wanted(found, of):
         return {}
@@ -265,16 +266,16 @@ class CellResult:
     """A cell that is complete."""
 
     run: WorthRun
-    """With the tuned rate."""
+    """The run, with the tuned rate."""
     losses: dict[int, float]
-    """By seed."""
+    """Loss by seed."""
     late: float
     """Mean loss of the mean of the last rounds' params."""
     speed_ups: list[float]
-    """One for each seed, against `single` with the same batch. Infinite: more than the longest can say; 0: less than
-    the shortest, or there is none."""
+    """Speed-up of each seed against `single` with the same batch. Infinite: above what the longest `single` can show.
+    0: below the shortest one, or there is no `single`."""
     of_best: list[float]
-    """The same against `single` with whatever batch is best."""
+    """The same against `single` with its best batch."""
 
     @property
     def loss(self) -> float:
@@ -282,7 +283,7 @@ class CellResult:
 
     @property
     def bytes_each(self) -> float:
-        """Bytes that a peer sends, for each parameter."""
+        """Bytes that a peer sends per parameter over the whole run."""
         if self.run.method == DDP:
             return 8.0 * (1 - 1 / self.run.peers) * self.run.steps
         one = {"pair": 2.0, "group": 8.0 * (1 - 1 / self.run.peers)}.get(self.run.rule.topology, 0.0)
@@ -290,7 +291,7 @@ class CellResult:
 
 
 def results_of(records: Sequence[Record]) -> list[CellResult]:
-    """Return what is known of each cell that is complete, in the order of the cells."""
+    """Return the result of each complete cell, in the order of the cells."""
     cells = by_cell(records)
     complete = [(of, found) for of in (*CELLS, *CHECKS) if (found := scores(cells, of))]
     curves: dict[tuple[str, int, int, int], list[tuple[float, float]]] = {}
@@ -317,7 +318,7 @@ def results_of(records: Sequence[Record]) -> list[CellResult]:
 
 
 def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the mean and half the width of its 95 % interval. None: a value is not known."""
+    """Return the mean and half the width of its 95 % interval. None: unknown."""
     found = Worth(tuple(values), None)
     return found.mean, found.half_width
 

@@ -28,13 +28,13 @@ LOOKS = {
     "diloco": ("#d55e00", "-", "^"),
     "single": ("#cc79a7", ":", "x"),
 }
-"""Colour, line and mark of each method, for people who see colours differently (Okabe and Ito)."""
+"""Colour, line style and marker of each method, distinguishable for colour-blind readers (Okabe and Ito)."""
 OTHERS = ("#009e73", "-.", "v")
 STRENGTH_BY_BATCH = {2: 0.35, 4: 0.65, 8: 1.0}
-"""Strength of the colour by the batch."""
+"""Batch -> opacity of the colour."""
 LENGTHS = (200, 400, 800, 1600, 3200, 6400)
 OFTEN = range(20, 41)
-"""Steps between two exchanges of the cells that are compared by their length."""
+"""Steps between two exchanges of the cells that are drawn by length."""
 Of = Callable[[WorthRun], float]
 
 
@@ -45,7 +45,8 @@ def plain(run: WorthRun) -> bool:
 def draw(
     axes: Axes, results: Iterable[CellResult], along: Of, alpha: float = 1.0, label: str = "", of_best: bool = False
 ) -> None:
-    """Draw the speed-up of each method against one number of its cells. `of_best`: that over the best batch alone."""
+    """Draw the speed-up of each method against one property of its cells, given by `along`. `of_best`: the speed-up
+    over `single` with its best batch instead of the same batch."""
     axes.axhline(1, color="#999999", lw=0.8)
     for method in dict.fromkeys(one.run.method for one in results):
         colour, line, mark = LOOKS.get(method, OTHERS)

@@ -36,9 +36,10 @@ MODEL = LlamaSection()
 """The manifest's default: 217,664 parameters."""
 CONTEXT, EVAL_WINDOWS = 64, 256
 LAST_ROUNDS = 5
-"""Rounds whose mean is evaluated, too (LAWA, arXiv 2209.14981)."""
+"""Number of last rounds whose mean params are evaluated too (LAWA, arXiv 2209.14981)."""
 SINGLE, DDP = "single", "ddp"
-"""One peer that never exchanges, and peers that average each gradient: one model with the batch of all."""
+"""`single`: one peer that never exchanges. `ddp`: peers that average every gradient, equal to one model with the batch
+of all."""
 
 
 _WARM: dict[tuple[int, int, str], Tensor] = {}
@@ -60,25 +61,25 @@ class WorthRun:
     lr: float
     seed: int
     start: int = 0
-    """Steps that one peer alone has made before: a warm start. Its optimizers are fresh."""
+    """Steps of one peer alone before the run (a warm start). The run begins with fresh optimizers."""
     own: bool = False
-    """Whether each peer has a part of the text that no other has."""
+    """Whether each peer trains on a part of the text that no other peer has."""
     bend: float = 1.0
     """Exchange i of n is after `steps * (i / n) ** bend` steps. Above 1: short rounds early, long ones late."""
     outer: tuple[float, float] | None = None
-    """outer_lr and outer_momentum, in the place of the preset's. A consensus is outer_lr."""
+    """(outer_lr, outer_momentum) in place of the preset's. For pairs consensus is set to outer_lr."""
     text: str = "stdlib"
     """Name of the text that is trained on."""
 
     @property
     def key(self) -> dict[str, Any]:
-        """The run's name in the file of results: its fields without those that have their default."""
+        """The run's key in the file of results: its fields, except optional ones that have their default."""
         plain = {"start": 0, "own": False, "bend": 1.0, "outer": None, "text": "stdlib"}
         return {name: value for name, value in asdict(self).items() if name not in plain or value != plain[name]}
 
     @property
     def tokens(self) -> int:
-        """Of each peer."""
+        """Tokens that each peer trains on."""
         return self.steps * self.batch * CONTEXT
 
     @property
@@ -104,11 +105,11 @@ class WorthRun:
 
 
 class Peers:
-    """The peers of one run. They hold their outer state, and exchange at the end of each round."""
+    """The peers of one run with their outer states. They exchange at the end of each round."""
 
     def __init__(self, run: WorthRun, layout: Layout, params: Tensor, last: int = LAST_ROUNDS) -> None:
-        """`params`: [peers, elements], those that the peers train. A step writes its result there. `last`: rounds whose
-        params are kept."""
+        """`params`: [peers, elements], trained in place; an exchange writes its result there. `last`: number of last
+        rounds whose params are stored."""
         self.run, self.params = run, params
         self._method = run.rule
         self._states = [OuterState.fresh(layout, row.clone()) for row in params]
@@ -118,7 +119,8 @@ class Peers:
         self.noise: list[tuple[float, float]] = []
 
     def after(self, step: int) -> None:
-        """Exchange if a round ends after so many steps. Nothing happens where nobody exchanges."""
+        """Exchange if a round ends after inner step `step`. In a run without exchanges, only record the params after
+        every `every` steps."""
         if step not in self._ends:
             if not self._ends and step % self.run.every == 0:
                 self._keep()
@@ -135,7 +137,7 @@ class Peers:
         self._round += 1
 
     def _take(self) -> None:
-        """Give the peers their outer params, from which they go on."""
+        """Copy each peer's outer params to its params, from which it continues to train."""
         for state, own in zip(self._states, self.params, strict=True):
             own.copy_(state.params)
 
@@ -144,8 +146,8 @@ class Peers:
             self.last.append(self.params.clone())
 
     def average(self, grads: Sequence[Tensor]) -> None:
-        """Give each copy the mean gradient, and note both parts of the gradient noise scale (arXiv 1812.06162,
-        appendix A): of the squared length and of the variance of a window's gradient."""
+        """Replace each copy's gradient by the mean. Record both terms of the gradient noise scale (arXiv 1812.06162,
+        appendix A): estimates of the squared norm of the true gradient and of the variance of one window's gradient."""
         small = float((lengths(grads) ** 2).mean())
         for one in grads:
             one.copy_(one.mean(0, keepdim=True).expand_as(one))
@@ -175,7 +177,7 @@ class Peers:
 
 
 def partners(peers: int, seed: int, round_: int) -> list[int]:
-    """Return each peer's partner, drawn at random. An even number of peers leaves nobody alone."""
+    """Return each peer's partner, drawn at random. Needs an even number of peers."""
     assert peers % 2 == 0, peers
     order = list(range(peers))
     random.Random(f"{seed}/{round_}").shuffle(order)
@@ -240,8 +242,8 @@ def _first(run: WorthRun, corpus: Corpus) -> Tensor:
 
 
 def _warm(steps: int, seed: int, corpus: Corpus) -> Tensor:
-    """Return the parameters of one peer alone, whose learning rate does not fall: it is what a run of many more steps
-    would have come to."""
+    """Return the params after a warm start of one peer: `steps` steps whose learning rate does not decay, as at that
+    point of a much longer run."""
     if (found := _WARM.get((steps, seed, corpus.digest))) is not None:
         return found
     run = WorthRun(method=SINGLE, peers=1, steps=steps, every=steps, batch=8, lr=4e-3, seed=seed + 10_000)
@@ -252,8 +254,8 @@ def _warm(steps: int, seed: int, corpus: Corpus) -> Tensor:
 
 
 def _outcome(swarm: Peers, holdout: Tensor) -> dict[str, Any]:
-    """Return the losses, in nats a byte: the mean of the peers' own, that of the mean of their params, and both of the
-    mean of the last rounds' params. None: not finite."""
+    """Return the last losses of a run, in nats per byte: the mean over the peers, the worst peer, that of the mean of
+    their params, and both means for the params averaged over the last rounds. A loss is None if it is not finite."""
     mean = swarm.params.mean(0, keepdim=True)
     late = torch.stack(list(swarm.last)).mean(0)
     rows = swarm.params[:1] if swarm.run.method == DDP else swarm.params  # all rows of ddp are alike
@@ -280,10 +282,10 @@ def _rounded(value: float) -> float | None:
 
 
 class Batches:
-    """The windows of all rows. Peers of the same number and seed draw the same ones, whatever their method."""
+    """The windows of all rows. Peers with the same number and seed draw the same windows, whatever their method."""
 
     def __init__(self, rows: Sequence[tuple[WorthRun, int]], corpus: Corpus) -> None:
-        """`rows`: a run and the number of a peer in it. All have the same batch."""
+        """`rows`: (run, number of a peer in it). All runs have the same batch."""
         self._names = [(run.seed, peer, run.own and run.peers) for run, peer in rows]
         self._streams = {
             (seed, peer, own): BatchStream(
@@ -298,21 +300,21 @@ class Batches:
 
     @property
     def cursors(self) -> list[Cursor]:
-        """The places from which each stream draws next."""
+        """The position of each stream, from which it draws next."""
         return [stream.cursor for stream in self._streams.values()]
 
     def move_to(self, cursors: Sequence[Cursor]) -> None:
-        """Go on from cursors that this property returned."""
+        """Continue from positions that `cursors` returned."""
         for stream, cursor in zip(self._streams.values(), cursors, strict=True):
             stream.move_to(cursor)
 
     def next(self) -> Tensor:
-        """Return [rows, windows, context + 1] int64."""
+        """Return the next windows of all rows, [rows, windows, context + 1] int64."""
         drawn = {name: stream.next().windows for name, stream in self._streams.items()}
         return torch.from_numpy(np.stack([drawn[name] for name in self._names]).astype(np.int64))
 
 
 def _part(corpus: Corpus, peer: int, peers: int) -> Corpus:
-    """Return a peer's own part of the text: one of `peers` pieces in a row."""
+    """Return a peer's own part of the text: the `peer`-th of `peers` consecutive pieces."""
     edges = np.linspace(0, len(corpus.train), peers + 1).astype(int)
     return Corpus(corpus.train[edges[peer] : edges[peer + 1]], corpus.holdout, corpus.digest)

@@ -80,7 +80,7 @@ LOCKED_OPENSSH = (
 )
 def test_a_key_file_of_another_program_is_named(tmp_path: Path, raw: bytes, kind: str) -> None:
     path = tmp_path / "my key"
-    path.write_bytes(raw)  # of any mode: first comes what the file is
+    path.write_bytes(raw)  # in any file mode: the kind of the content is reported first
     with pytest.raises(IdentityError, match=f"holds .*{kind}") as caught:
         load_or_create(path)
     assert "peer id new --operator FILE" in caught.value.fix

@@ -29,7 +29,7 @@ from tests.support.child_module import child_module
 ROOT = Path(__file__).parents[1]
 STANDARD = ("random", "resource", "json", "ctypes", "subprocess", "multiprocessing", "typing")
 SHADOWING = (*STANDARD, "click", "torch", "numpy")
-"""Modules of Python and of other packages. None of them is loaded by the start of an interpreter."""
+"""Modules of Python and of other packages that an interpreter does not load when it starts."""
 RAN = "code from the working folder ran"
 PROBE = f"""
 import multiprocessing, os, sys
@@ -123,7 +123,7 @@ print(json.dumps(facts | {"path": sys.path, "git": shutil.which("git")}))
 
 
 def left(shadow: Path, *start: str, **env: str) -> dict[str, Any]:
-    """Return what a process finds after it has left the working folder."""
+    """Return the results of a process that has left the working folder."""
     command = [sys.executable, *start, "-c", LEFT]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | env
     done = subprocess.run(command, cwd=shadow.parent, env=environment, capture_output=True, text=True, check=True)
@@ -230,7 +230,7 @@ OTHER_PROGRAMS = {
 }
 """Other programs that these files start. No other file may start a process directly."""
 NAME_PYTHON = {
-    "benchmarks/doctor_faults.py",  # takes its path out of what doctor prints
+    "benchmarks/doctor_faults.py",  # removes the interpreter's path from the output of doctor
     "benchmarks/front.py",
     "benchmarks/slow_home.py",
     "peer/cli/installed.py",  # commands for a person to run
@@ -239,7 +239,7 @@ NAME_PYTHON = {
     "peer/node/doctor/machine.py",
     "peer/service/install.py",  # for `python_command` in the service's file
 }
-"""Files that name the running interpreter in texts, or as said above."""
+"""Files that use the path of the running interpreter as text, or for the purpose in their comment."""
 
 
 def imported(tree: ast.AST) -> dict[str, str]:
@@ -256,7 +256,7 @@ def imported(tree: ast.AST) -> dict[str, str]:
 
 
 def dotted(node: ast.AST, names: dict[str, str]) -> str:
-    """Return the full name of an expression, such as `subprocess.run`. Empty: it has none."""
+    """Return the full name of an expression, such as `subprocess.run`. Empty: the expression is not a name."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value, names)}.{node.attr}"
     return names.get(node.id, node.id) if isinstance(node, ast.Name) else ""
@@ -306,7 +306,8 @@ def test_the_search_for_starts_finds_each_way() -> None:
 
 
 def test_no_script_or_page_starts_python_in_the_working_folder() -> None:
-    """`python -m peer` in a script or a page would. What is no part of the wheel runs in its checkout."""
+    """Fault: a script or a page would run `python -m peer`, which imports from the working folder. Files outside the
+    wheel may, because they run in their checkout."""
     wrong = re.compile(r"^ *(\$ |exec |ExecStart=|CMD |ENTRYPOINT )?\S*python[0-9.]* +-m peer\b", re.MULTILINE)
     assert wrong.search("text\n    exec python3 -m peer join")
     for folder in ("bootstrap", "docker", "docs", "examples", "peer/service"):

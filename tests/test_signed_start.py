@@ -61,7 +61,7 @@ def test_of_two_that_meet_the_later_start_stops_after_one_hello(caller: int) -> 
 def test_two_that_nobody_can_dial_are_found_by_a_peer_that_both_call() -> None:
     (first, second), third = copies(), Process(Identity.generate(), 0.0)
     assert not first.says_hello_to(third)
-    assert second.says_hello_to(third) == {first.starts.nonce}  # the first hears of it at its next call
+    assert second.says_hello_to(third) == {first.starts.nonce}  # the first receives this in its next call
     assert not second.stops  # a claim from before the second start may be a replay
     assert first.says_hello_to(third) == {second.starts.nonce}
     assert not first.stops
@@ -72,7 +72,7 @@ def test_two_that_nobody_can_dial_are_found_by_a_peer_that_both_call() -> None:
 
 def test_two_nodes_that_a_third_calls_are_found() -> None:
     (first, second), third = copies(), Process(Identity.generate(), 0.0)
-    for _ in range(3):  # it carries the claims to and fro
+    for _ in range(3):  # the third peer carries the claims back and forth
         third.says_hello_to(first)
         third.says_hello_to(second)
     assert (first.stops, second.stops) == (False, True)
@@ -99,7 +99,7 @@ def test_an_own_process_of_before_a_restart_is_no_conflict() -> None:
     (before, after), third = copies(), Process(Identity.generate(), 0.0)
     before.says_hello_to(third)
     for _ in range(3):
-        after.says_hello_to(third)  # shows the old claim, again and again
+        after.says_hello_to(third)  # the third peer shows the old claim again and again
         third.says_hello_to(after)
     assert not after.stops
     assert not after.found

@@ -39,7 +39,8 @@ VOCABULARY, LENGTH, BATCH, STEPS, ROUNDS = 101, 6, 12, 2, 5
 
 
 class Net(nn.Module):
-    """A model whose numbers of rows, 101, 23, 7 and 2, cannot be split evenly. Of 2 rows, a third rank has none."""
+    """A model whose tensors have 101, 23, 7 and 2 rows, which ranks cannot share evenly. Of 2 rows, a third rank gets
+    none."""
 
     def __init__(self, *, tied: bool) -> None:
         super().__init__()
@@ -312,7 +313,7 @@ def play(
     opened: bool = False,
     over: bool = True,
 ) -> None:
-    """Play a whole run. `first`: the value of all params in its state; None: the values in the arena."""
+    """Play a whole run. `first`: the value that all params get in its first state; None: the values in the arena."""
     if first is not None:
         daemon.program.arena.inn.fill_(first)
     if not opened:

@@ -188,7 +188,7 @@ def test_a_lost_daemon_costs_neither_params_nor_accounts(tmp_path: Path) -> None
         play_rounds(daemon, loop, range(2), found)
 
     def second(daemon: PlayedDaemon) -> None:
-        loop.arena.inn.fill_(-1.0)  # its state, which the live params are not to be replaced by
+        loop.arena.inn.fill_(-1.0)  # the daemon's own state, which must not replace the loop's live params
         daemon.open()
         daemon.start(2, covered=list(read_counters(tmp_path, 1).base))
         play_rounds(daemon, loop, range(2, 3), found)
@@ -206,7 +206,7 @@ def test_a_lost_daemon_costs_neither_params_nor_accounts(tmp_path: Path) -> None
     assert last["steps"] >= STEPS
     assert last["tokens"] == last["processed"] - found[1]["processed"] == last["steps"] * TOKENS, "none was lost"
     merged = torch.full_like(loop.flat, 0.5)
-    for one in found:  # an outer step halves what the steps have added to
+    for one in found:  # an outer step halves what the inner steps have added
         merged = (merged + one["steps"]) / 2
     assert torch.equal(loop.arena.inn, merged), "the params went on where they were"
     loop.trainer.leave(1.0)

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.nightly]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEADLINE_S = 240.0
 ROUNDS, ELEMENTS = 20, 217_664
-"""Of the run of `own_loop.py`."""
+"""Rounds of the run of `own_loop.py`, and elements of its model."""
 SETTINGS = ["sync.clock=seconds", "sync_every=10", f"total_rounds={ROUNDS}", "eval_windows=16"]
 
 

@@ -97,7 +97,7 @@ def test_a_ticket_for_a_node_needs_its_key_and_its_address(tmp_path: Path) -> No
     absent = tmp_path / "absent.key"
     result = runner.invoke(peer, ["ticket", "new", file, "--identity-path", str(absent), "--address", "/dns4/x/tcp/1"])
     assert isinstance(result.exception, IdentityError)
-    assert not absent.exists()  # a key nobody runs with would make a ticket nobody answers
+    assert not absent.exists()  # no node runs with a new key, so a ticket with it would lead to no peer
     for half in (("--identity-path", f"{home}/identity.key"), ("--address", "/dns4/x/tcp/1")):
         assert isinstance(runner.invoke(peer, ["ticket", "new", file, *half]).exception, UsageError)
 

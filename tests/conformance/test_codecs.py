@@ -16,11 +16,11 @@ from peer.codec.topk import CHUNK, KEPT
 from peer.errors import BadPayload
 
 LOOKS = sorted(set(EVERY) - set(CODECS))
-"""Those that look at the values themselves; the user of the others does."""
+"""Codecs that check that values are finite. For the others the caller checks it."""
 SIZES = [0, 1, 2, 3, 127, 128, 129, 255, 257, 4095, 4096, 4097, 100_003, 2**18 + 1]
 HUGE = torch.finfo(torch.float32).max
 ROUNDING = 2.0**-20
-"""Of the few fp32 operations of a codec, relative."""
+"""Relative error of a codec's few fp32 operations."""
 SMALLEST = 2.0**-149
 
 

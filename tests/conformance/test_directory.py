@@ -50,7 +50,7 @@ class Directory(Protocol):
 
 
 class Bench:
-    """Three peers of `RUN`, one of `OTHER_RUN`, and a hostile one that stores anything."""
+    """The peers of a scene: three of `RUN`, one of `OTHER_RUN`, and a hostile one that stores anything."""
 
     identities: list[Identity]
     directories: Sequence[Directory]
@@ -133,17 +133,17 @@ class DhtBench(Bench):
         return await self.hostile.store(bucket_key(RUN), owner.public_key, raw, expiry, others_only=True)
 
     async def plant(self, raw: bytes, owner: Identity) -> None:
-        for directory in self.directories:  # who did not answer in time was taken out of their tables
+        for directory in self.directories:  # a node that once did not answer in time was removed from their tables
             await self.hostile.link(directory.addresses()[0], 5.0)
         storage = self.hostile._dht.protocol.storage
-        storage.__init__()  # forgets what it has learned from the honest ones
+        storage.__init__()  # forget the records received from honest nodes
         packed = b"\xc5" + len(raw).to_bytes(2, "big") + raw
         expiry = dht_expiry(_read_unverified(raw, owner))
         assert storage.store_subkey(int.from_bytes(slot(bucket_key(RUN))), owner.public_key, packed, expiry)
         for directory in self.directories:
             directory._supervisor.node._holders.lost(
                 bucket_key(RUN)
-            )  # the next look asks all nodes, the hostile one too
+            )  # the next lookup asks all nodes, also the hostile one
 
     def claim_the_last_word(self) -> None:
         """Make the hostile node claim that its few entries never expire."""
@@ -449,7 +449,7 @@ def test_a_killed_p2pd_is_rebuilt_under_the_same_name_and_address(tmp_path: Path
             os.kill(pid, signal.SIGKILL)
             struck = time.monotonic()
             await bench.until(lambda: done(killed.helper_pid != pid))
-            # What it knew is still there, what it says is kept for later, and nothing raises.
+            # The directory still has its peers, announces our record once the new helper runs, and raises nothing.
             assert list(await killed.peers()) == [other.peer_id]
             await killed.announce(bench.record(own, round=2))
             await meets(reader, own, 10.0, round=2)

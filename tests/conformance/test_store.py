@@ -177,7 +177,7 @@ def test_another_run_and_another_layout(store):
     assert "another run" in skipped[0]
     write(store, 2, layout=b"x" * 32)
     found, skipped = store.latest(RUN, LAYOUT)
-    assert found is None  # only two are kept
+    assert found is None  # the store keeps two checkpoints, and neither is usable
     assert "another layout" in skipped[0]
     assert "another run" in skipped[1]
 

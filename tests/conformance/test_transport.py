@@ -69,14 +69,14 @@ class Owner:
     offers: list[tuple[PeerId, Offer]] = field(default_factory=list)
     met: list[PeerRecord] = field(default_factory=list)
     known: dict[PeerId, tuple[PeerRecord | None, float | None]] = field(default_factory=dict)
-    """Whom it can be asked about."""
+    """Its answers to vouch calls, by the peer that is asked about."""
     shelf: ArtifactServer | None = None
     signed: dict[tuple[PeerId, RoundKey], SignedOpinion] = field(default_factory=dict)
     """Its answers to partners that sign a swap."""
     heard: list[tuple[PeerId, SignedOpinion]] = field(default_factory=list)
     shown: list[ShownReceipt] = field(default_factory=list)
     callers: list[tuple[PeerId, Shown]] = field(default_factory=list)
-    """Each caller that asked it for peers, with the record that it showed."""
+    """(caller, shown record) of each call that asked for peers."""
 
     summaries: list[tuple[PeerId, bytes]] = field(default_factory=list)
     summary_answer: str = ""
@@ -139,11 +139,11 @@ class End:
     transport: Any
     close: Callable[[], Awaitable[None]]
     weak: PeerRecord
-    """Where it is called over a link that breaks."""
+    """Its record with an endpoint whose link the test can break."""
     sever: Callable[[], None]
     mend: Callable[[], None]
     after: Callable[[int, Callable[[], None]], None]
-    """Have it called when so many bytes, about, have left it."""
+    """Call a function once this peer has sent about the given number of bytes."""
 
 
 def record_of(peer: str, endpoint: str) -> PeerRecord:
@@ -201,7 +201,7 @@ async def memory_end(network: Network) -> End:
     def sever() -> None:
         cut[0] = True
         network.changed(me)
-        asyncio.get_running_loop().call_soon(network.flows.break_off, me)  # who hands over bytes now waits again
+        asyncio.get_running_loop().call_soon(network.flows.break_off, me)  # current senders then wait again
 
     def mend() -> None:
         cut[0] = False

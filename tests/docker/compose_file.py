@@ -13,7 +13,7 @@ _DEFAULTED = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
 
 def interpolated(node: Any, environment: dict[str, str]) -> Any:
-    """`${NAME:-default}` and `$$` replaced in every text of a compose file."""
+    """Return a part of a compose file with `${NAME:-default}` and `$$` replaced in all its texts."""
     if isinstance(node, dict):
         return {key: interpolated(value, environment) for key, value in node.items()}
     if isinstance(node, list):
@@ -24,7 +24,7 @@ def interpolated(node: Any, environment: dict[str, str]) -> Any:
 
 
 def services(environment: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """The services as they are with these variables."""
+    """Return the services of the compose file, given these environment variables."""
     found = interpolated(yaml.safe_load((DOCKER / "compose.yml").read_text()), environment)["services"]
     assert isinstance(found, dict)
     return found

@@ -21,7 +21,7 @@ _GROUPING = {"by", "without", "on", "ignoring"}
 
 @dataclass
 class Selector:
-    """A metric with what its braces ask for: `(label, value)` pairs."""
+    """A metric and its label matchers, as (label, value) pairs."""
 
     name: str
     matchers: list[tuple[str, str]] = field(default_factory=list)
@@ -33,11 +33,11 @@ class Expression:
     selectors: list[Selector] = field(default_factory=list)
     functions: set[str] = field(default_factory=set)
     labels: set[str] = field(default_factory=set)
-    """Of `by (…)` and the like."""
+    """Labels in groupings such as `by (…)`."""
 
 
 def tokens(text: str) -> list[tuple[str, str]]:
-    """Raises ValueError where the text is none of ours."""
+    """Split an expression into (kind, text) tokens. Raises ValueError for unsupported syntax."""
     found, at = [], 0
     while text[at:].strip():
         match = _TOKEN.match(text, at)
@@ -51,7 +51,7 @@ def tokens(text: str) -> list[tuple[str, str]]:
 
 
 def parse(text: str) -> Expression:
-    """Raises ValueError for unbalanced brackets and for what is not understood."""
+    """Parse an expression. Raises ValueError for unbalanced brackets and unsupported syntax."""
     words, expression, depth, at = tokens(text), Expression(), 0, 0
     while at < len(words):
         kind, word = words[at]
@@ -79,7 +79,7 @@ def parse(text: str) -> Expression:
 
 
 def _until(words: list[tuple[str, str]], at: int, opening: str, closing: str) -> tuple[int, list[tuple[str, str]]]:
-    """The tokens between the brackets that open at `at`, and where it goes on."""
+    """Return the position after the closing bracket, and the tokens between the brackets that open at `at`."""
     if at >= len(words) or words[at][1] != opening:
         raise ValueError(f"{opening} expected")
     end = next((i for i in range(at, len(words)) if words[i][1] == closing), None)

@@ -15,7 +15,7 @@ FINAL = LINES[STARTS[-1] :]
 
 
 def rest(name: str) -> str:
-    """What the last instruction of this name in the final stage says."""
+    """Return the arguments of the last instruction with this name in the final stage."""
     return [line.removeprefix(name).strip() for line in FINAL if line.startswith(f"{name} ")][-1]
 
 

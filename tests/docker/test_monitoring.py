@@ -1,4 +1,4 @@
-"""Prometheus and Grafana are told of things that exist: services, ports, files, metrics, labels."""
+"""The configuration of Prometheus and Grafana names only services, ports, files, metrics and labels that exist."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FUNCTIONS = {
 
 
 def samples() -> dict[str, Metric | RunMetric]:
-    """Every name of a sample that the endpoint of a peer or a node serves."""
+    """Return every sample name that the endpoint of a peer or a node serves, with its metric."""
     found = dict[str, Metric | RunMetric]()
     for metric in (*METRICS, *RUN_METRICS):
         ends = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
@@ -38,7 +38,7 @@ def samples() -> dict[str, Metric | RunMetric]:
 
 
 def wrong_with(selector: Selector) -> str:
-    """What about it does not exist; empty when all does."""
+    """Return why nothing serves this selector. Empty: something does."""
     if selector.name in FROM_PROMETHEUS | RECORDED:
         return ""
     metric = samples().get(selector.name)
@@ -81,7 +81,8 @@ def test_what_is_wrong_would_be_found() -> None:
 
 
 def test_the_whole_run_is_shown_too() -> None:
-    """A node serves what volunteers say, whose own endpoints nobody scrapes."""
+    """Fault: without a node's metrics the dashboard would lack volunteers, whose own endpoints Prometheus does not
+    scrape."""
     shown = {it.name for target in TARGETS for it in parse(target["expr"]).selectors}
     assert {metric.name for metric in RUN_METRICS if metric.label != "peer"} - shown == set()
 
@@ -107,7 +108,7 @@ def test_prometheus_asks_services_that_serve() -> None:
 
 
 def mounted(service: str, path: str) -> Path:
-    """The file of ours that lies at `path` inside."""
+    """Return the file of this repository that is mounted at `path` in a service's container."""
     for entry in services({})[service]["volumes"]:
         source, target, *_ = entry.split(":")
         if source.startswith("./") and (path == target or path.startswith(target + "/")):

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.processes
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docker" / "replica.sh"
 UNTIL_TOLD = '#!/bin/sh\nreadlink "$PEER_HOME"\nread -r _ || true\n'
-"""A stand-in for peer: tells its home, and runs until its input ends."""
+"""A stand-in for `peer`: prints its home, and runs until its input ends."""
 
 
 @pytest.fixture

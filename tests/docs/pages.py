@@ -22,7 +22,7 @@ _TIME = re.compile(r"^\s*\d\d:\d\d:\d\d\s+")
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a block, as a shell reads it: with its continuation lines or its here-document."""
+    """One command of a block, as a shell reads it, including continuation lines and a here-document."""
 
     text: str
     line: int
@@ -52,11 +52,11 @@ class Block:
 
     @property
     def reason(self) -> str:
-        """Why it is not run."""
+        """Return why the block is not run."""
         return self.info.removeprefix(NO_RUN).strip()
 
     def commands(self) -> Iterator[Command]:
-        """Read the commands, in order."""
+        """Yield the commands in order."""
         gathered: list[str] = []
         began, until = self.line, ""
         for at, line in enumerate(self.lines, self.line + 1):
@@ -75,7 +75,7 @@ class Block:
         assert not gathered, f"the block of line {self.line} ends within a command"
 
     def key_words(self) -> Iterator[str]:
-        """Read the words of the shown output that do not vary: the beginning of each line up to a number."""
+        """Yield the constant words of the shown output: the beginning of each line up to a number."""
         for line in self.output:
             label = re.split(r"[\d…<>/=]|\s{2,}|: ", _TIME.sub("", line).strip())[0].strip(" -,:([{\"'")
             if len(label) >= 3:

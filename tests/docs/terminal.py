@@ -36,12 +36,12 @@ from tests.docs.pages import Command
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 PATIENCE_S = 300.0
-"""Seconds for one command: on a machine that does ten other things a swarm of four takes half of them."""
+"""Time limit of one command in seconds. On a busy machine a swarm of four takes half of it."""
 LOOK_S = 0.2
 SHORTER = {
     "swarm": {"--minutes": "0.2", "--steps": "40", "--rounds": "2"},
     "compare": {
-        "--churn": "60 --steps 200 --seeds 1 --virtual",  # in so short a run nobody would depart at the page's rate
+        "--churn": "60 --steps 200 --seeds 1 --virtual",  # in a run this short no peer would depart at the page's rate
         "--seeds": "2 --steps 40 --virtual",
         "--steps": "40 --virtual",  # real swarms one after another take minutes
     },
@@ -60,15 +60,15 @@ PLAYED_ELSEWHERE = {
 """Options of `peer swarm`, and the test that plays a swarm of real processes with them. Such a command checks its
 options and files here, and starts nothing."""
 AGREED = " --yes"
-"""The answer of a reader at a terminal, who is asked whether to take part."""
+"""Answers the question whether to take part, which a reader would confirm at the terminal."""
 ASKING = ("status", "pause", "resume", "leave")
 SHARED = ("peer manifest new run.toml", "peer bootstrap run.toml", "peer join TICKET")
-"""What the swarm of all pages is started with."""
+"""The commands that start the swarm shared by all pages."""
 PRELUDES = ("cd", "export", ".", "source")
-"""Commands that change the shell itself: they are put before every later one."""
+"""Commands that change the shell itself. They are repeated before every later command."""
 _TICKET = re.compile(r"\bpeersw[a-z2-7]{40,}")
 _SHELL = re.compile(r"[|<>&;~$*`]")
-"""What only a shell understands."""
+"""Characters that only a shell interprets."""
 
 
 @dataclass
@@ -112,16 +112,17 @@ class Background:
 
 @dataclass
 class Terminal:
-    """One reader. `shared`: starts the swarm that pages without daemons talk to; None for that swarm itself."""
+    """One reader of a page. `shared`: returns the swarm that pages without daemons use; None: this is that swarm
+    itself."""
 
     folder: Path
     shared: Callable[[], Terminal] | None = None
     daemons: list[Background] = field(default_factory=list)
     prelude: list[str] = field(default_factory=list)
     volunteer: Path = field(init=False)
-    """The home of the volunteer that the page speaks to: on another machine when the operator's node runs here."""
+    """Home of the volunteer that the page addresses. It is a separate one when the operator's node uses `home`."""
     others: Terminal | None = None
-    """The shared swarm, once it was talked to."""
+    """The shared swarm, once a command has used it."""
     typed: list[str] = field(default_factory=list)
     """Every command so far, without comments."""
 
@@ -153,7 +154,7 @@ class Terminal:
         return self.others
 
     def _filled(self, command: Command) -> str:
-        """Put real things where the page has a placeholder."""
+        """Replace the page's placeholders by real values."""
         text = command.text
         if re.search(r"\bTICKET\b", text):
             text = re.sub(r"\bTICKET\b", self.ticket(), text)
@@ -164,13 +165,13 @@ class Terminal:
         return re.sub(r"\bDIGEST\b|\b[0-9a-f]{8}…", "5e" * 32, text)
 
     def _home_meant(self, command: Command) -> Path:
-        """Choose what HOME stands for: a folder for more homes of the page, or the home of the shared peer."""
+        """Choose the folder that HOME stands for: a second home of this page, or the home of the shared peer."""
         second = self.folder / "second-home"
         own = self.shared is None or any(daemon.home.is_relative_to(second) for daemon in self.daemons)
         return second if own or verb_of(command.words) not in ASKING else self._swarm().volunteer
 
     def _home_of(self, command: Command) -> Path:
-        """Choose the home of the daemon that a command starts or asks, or of the key that it signs with."""
+        """Choose the home of the daemon that a command starts or calls, or of the key that it signs with."""
         words = shlex.split(self._filled(command), comments=True)
         if "--home" in words:
             return (self.folder / Path(words[words.index("--home") + 1])).resolve()
@@ -182,7 +183,8 @@ class Terminal:
         return self.volunteer if own else self._swarm().volunteer
 
     def _make_room(self, command: Command) -> Path:
-        """Choose the home for a daemon. One of its kind that runs there ends; operator and volunteer are two people."""
+        """Choose the home for a daemon. A running daemon of the same kind there is ended. For one of the other kind,
+        operator and volunteer get separate homes."""
         home = self._home_of(command)
         for daemon in self.daemons:
             if daemon.running() and daemon.home == home:
@@ -193,7 +195,7 @@ class Terminal:
         return home
 
     def _lay_out(self, words: list[str]) -> None:
-        """Make the manifest that a page speaks of, but does not make."""
+        """Create the manifest if the command uses `run.toml` and the page has not created it."""
         if "run.toml" in words and words[:3] != ["peer", "manifest", "new"] and not (self.folder / "run.toml").exists():
             made = Command("peer manifest new run.toml", 0)
             self._call(made, made.text, self.home)
@@ -201,7 +203,8 @@ class Terminal:
     # -- commands ------------------------------------------------------------------------------------------------------
 
     def run(self, command: Command, later: Sequence[Command] = ()) -> str:
-        """Execute a command and check its exit code; its output. `later`: the rest of the page's commands."""
+        """Execute a command, check its exit code, and return its output. `later`: the remaining commands of the
+        page."""
         words = command.words
         verb = "" if "--help" in words else verb_of(words)
         self._lay_out(words)
@@ -227,7 +230,7 @@ class Terminal:
         return output
 
     def _is_shared(self) -> bool:
-        """Whether the command just typed starts, with what came before it, a daemon that the shared swarm has."""
+        """Return whether the shared swarm already has the daemon that the command just typed would start."""
         if self.shared is None or self.daemons or self.typed[-1] not in SHARED:
             return False
         return self.typed[-1] == SHARED[-1] or [text for text in self.typed if "run.toml" in text] == [*SHARED[:-1]]
@@ -243,7 +246,7 @@ class Terminal:
             return self._call(command, f"{_without_comment(self._filled(command))}{more}", home)
 
     def _call(self, command: Command, text: str, home: Path) -> str:
-        """Run a command here where it is one of `peer` alone, else in a shell."""
+        """Run a plain `peer` command in this process, and any other in a shell."""
         plain = _without_comment(text).replace("\\\n", " ")
         if self.prelude or command.words[0] != "peer" or _SHELL.search(plain) or not plain.startswith("peer "):
             return self._in_shell(command, text, home)
@@ -288,7 +291,7 @@ class Terminal:
         return {**kept, **plain, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PEER_HOME": str(home)}
 
     def start(self, command: Command) -> str:
-        """Start a daemon and wait until it is ready; its output so far."""
+        """Start a daemon, wait until it is ready, and return its output so far."""
         home = self._make_room(command)
         log = self.folder / f"daemon-{len(self.daemons)}.log"
         more = ""
@@ -308,7 +311,7 @@ class Terminal:
         return daemon.output
 
     def close(self) -> None:
-        """End every daemon as a reader would, the bootstrap node last."""
+        """End every daemon with Ctrl+C, the bootstrap node last."""
         try:
             for daemon in sorted(self.daemons, key=lambda daemon: verb_of(daemon.command.words) == "bootstrap"):
                 daemon.end()
@@ -320,12 +323,12 @@ class Terminal:
 
 
 def verb_of(words: list[str]) -> str:
-    """The command of `peer` that these words call; nothing for another program."""
+    """Return the command of `peer` that these words call. Empty: another program."""
     return words[1] if words[:1] == ["peer"] and len(words) > 1 else ""
 
 
 def _is_replaced(verb: str, later: Sequence[Command]) -> bool:
-    """Whether the page starts a daemon of this kind again before any command that would need the first one."""
+    """Return whether the page starts a daemon of this kind again before any command that would need the first one."""
     for command in later:
         words = command.words
         if (now := verb_of(words)) == verb:
@@ -336,7 +339,8 @@ def _is_replaced(verb: str, later: Sequence[Command]) -> bool:
 
 
 def _bound(words: list[str], options: dict[str, str]) -> str:
-    """Options that make a command short. The number of peers stays where the command names one of them."""
+    """Return the options that make a command short. The swarm is reduced to two peers, except with options that refer
+    to single peers."""
     name = next((name for name in options if name in words), list(options)[-1])
     swarms = {"swarm", "compare"} & set(words)
     few = " --peers 2" if swarms and not {"--kill", "--join", "--throttle"} & set(words) else ""
@@ -348,6 +352,7 @@ def _without_comment(text: str) -> str:
 
 
 def _is_plain(words: list[str]) -> bool:
-    """Whether a command has no command below it (`peer simulate latency`) and goes nowhere else (`| jq`)."""
+    """Return whether a command has no subcommand (such as `peer simulate latency`) and is not piped (such as `|
+    jq`)."""
     alone = len(words) == 2 or words[2].startswith("-") or words[1] == "compare"
     return alone and not {"|", ">", "&&", ";"} & set(words)

@@ -126,7 +126,7 @@ def checkpoint() -> Target:
         assert params.shape == momentum.shape
 
     def mend(raw: bytes) -> bytes:
-        """Correct the public half."""
+        """Make a state.json that matches the tensors."""
         outer = (*split(raw, 2), b"", b"")[1]
         return join(sealed(outer), outer)
 
@@ -214,7 +214,7 @@ def identity() -> Target:
         assert Identity.from_bytes(raw).to_bytes() == raw
 
     def mend(raw: bytes) -> bytes:
-        """The public half made right."""
+        """Correct the public half of the key."""
         seed = raw[4:36].ljust(32, b"\0")
         return raw[:4] + Identity(Ed25519PrivateKey.from_private_bytes(seed)).to_bytes()[4:]
 

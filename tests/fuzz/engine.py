@@ -33,18 +33,19 @@ class Target:
 
     name: str
     run: Callable[[bytes], None]
-    """Returns when the bytes are taken. Whatever it raises that is not in `refuses` is a finding; so is an assert."""
+    """Decodes an input. An AssertionError, or any exception that is not in `refuses`, is a finding."""
     corpus: tuple[bytes, ...]
-    """Valid inputs: `run` takes each of them."""
+    """Valid inputs, which `run` must accept."""
     refuses: tuple[type[Exception], ...] = ()
     tokens: tuple[bytes, ...] = ()
     """Pieces worth inserting."""
     mend: Callable[[bytes], bytes] | None = None
-    """Makes checksums and signatures right again: applied to half of the inputs, so that what lies behind is met."""
+    """Corrects checksums and signatures. Applied to half of the inputs, so that the code behind these checks is
+    reached."""
     special: Change | None = None
     """A mutation that knows the format."""
     limit: int = 4096
-    """Bytes of an input."""
+    """Largest size of an input in bytes."""
 
 
 @dataclass(frozen=True)

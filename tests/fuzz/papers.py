@@ -132,7 +132,7 @@ def statement_line() -> Target:
         assert list(fresh)[-1] == got
 
     def mend(raw: bytes) -> bytes:
-        """Sign the document again, whatever it says now."""
+        """Correct the signature for the changed document."""
         try:
             entry = json.loads(raw)
             for family in FAMILIES:
@@ -159,7 +159,7 @@ def ticket() -> Target:
         assert Ticket.decode(got.encode()) == got
 
     def mend(raw: bytes) -> bytes:
-        """Base32 of what the word holds, its checksum right."""
+        """Decode the ticket, correct its magic and checksum, and encode it again."""
         try:
             held = base64.b32decode(raw.upper() + b"=" * (-len(raw) % 8))
         except ValueError:

@@ -98,7 +98,7 @@ def troubles() -> dict[str, Any]:
     wait = both(*(shape(to_json(one.report())) for one in waits))
     rest = LocalPause(now=lambda: 100.0)
     rest.pause(60.0)
-    seconds = {"cut_off_s": "float"}  # when nobody at all answers
+    seconds = {"cut_off_s": "float"}  # present only while no peer answers at all
     return {
         "membership": both(shape(to_json(watch.report())), seconds),
         "diagnosis": [*map(both, shape(to_json(stuck.report())), [{"number": "float"}])],
@@ -166,7 +166,7 @@ class Swarm:
 
     async def start(self) -> None:
         where = (*ANYWHERE, "--max-upload", "5e7")
-        # The node of the pair keeps a state at once, for that run goes on. The group's would at a time by chance.
+        # The pair's run is continued later, so its node stores a state at once. For the group chance would decide.
         more = () if self.role == "pair" else ("--no-keep-latest",)
         ticket = await start_bootstrap(self.bootstrap, self.manifest, 2, where=where, more=more)
         hour = time.localtime().tm_hour
@@ -364,7 +364,7 @@ def _all_in(home: Path) -> list[Path]:
 
 
 def _content(path: Path) -> Shape:
-    mode = path.stat().st_mode  # raises for a file that is gone; `is_file` would only say no
+    mode = path.stat().st_mode  # raises for a removed file, where `is_file` would return False
     if stat.S_ISDIR(mode):
         return "folder"
     if stat.S_ISSOCK(mode):

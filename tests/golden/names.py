@@ -238,8 +238,9 @@ def served() -> dict[str, Any]:
 
 
 def codes() -> dict[str, int]:
-    """Known codes of refusals and failures that stand beside something else, a sentence as a rule; and how many times
-    beside a sentence that is written there. A place less: one was merged with another, or has another code now."""
+    """Return the known codes of refusals and failures that appear right before another argument or element, each with
+    the number of places where that is a sentence. A lower number: a place was merged with another, or has another code
+    now."""
     known, found = {*Code, *CONTROL_CODES}, Counter[str]()
     for word, beside in _words():
         if word in known:
@@ -251,7 +252,7 @@ CONTROL_CODES = {"bad_request", "unknown_command", "too_large", "busy"}
 
 
 def _words() -> Iterator[tuple[str, ast.expr]]:
-    """Members of `Code` and constants of one word right before another argument or element, and that."""
+    """Yield members of `Code` and one-word string constants, each with the argument or element that follows it."""
     for tree in _trees(but="codes.py"):
         for node in ast.walk(tree):
             parts: list[ast.expr] = []
@@ -349,7 +350,7 @@ def _rosters() -> bytes:
 
 
 def _relayed() -> bytes:
-    """A result of one part of 70,000 elements, by its digest."""
+    """Return the digest of a sparse result made of one part of 70,000 elements."""
     topk = EVERY["topk"]
     part = Contribution(300, BytesSource(topk.encode(_values(70_000))), b"s" * 64)
     return blake3(SparseResult(topk).make([(part, 0.5)], torch.empty(70_000))).digest()

@@ -191,7 +191,7 @@ def weights(game: Game, round_: int, meeting: tuple[int, ...]) -> dict[int, floa
 def noloco(game: Game, who: int, phi: Any, m: Vector, g: Any, w: Any) -> tuple[Vector, Vector]:
     mean_g, mean_phi = sum(g.values()) / len(g), sum(phi.values()) / len(phi)
     step = game.outer_momentum * m - game.outer_lr * mean_g - game.consensus * (phi[who] - mean_phi)
-    kept = game.outer_momentum or game.consensus != game.outer_lr  # gossip has none
+    kept = game.outer_momentum or game.consensus != game.outer_lr  # gossip has no momentum
     return phi[who] + step, step if kept else m
 
 

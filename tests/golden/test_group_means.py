@@ -55,12 +55,12 @@ TENSORS = (
 LAYOUT = Layout.whole(TENSORS)
 ELEMENTS = 1072
 AWAY = {4: (0, 3), 7: (2,)}
-"""Round: the members that sit it out."""
+"""Round -> the members that are absent in it."""
 LONG_ONES = {(2, 1): 3.0, (5, 4): 6.0, (4, 1): 15.0, (7, 0): 3.0}
-"""(round, member): how many times as far it went."""
+"""(round, member) -> factor of that member's update."""
 
 OPPOSED = {(1, 128, 512): (1.0, 1.1, 0.9, -1.0, -0.3), (6, 512, 536): (1.0, -1.0, 1.2, 1.0, -0.2)}
-"""(round, elements): how far each member goes one and the same way."""
+"""(round, first and last element) -> each member's factor of one common direction."""
 
 
 @dataclass(frozen=True)
@@ -81,18 +81,19 @@ class Numbers:
 
 
 RADIAL = ((128, 512), (512, 536), (536, 920))
-"""The tensors of the blocks."""
+"""The element ranges of the tensors in blocks."""
 
 
 def tokens() -> NDArray[np.int64]:
-    """[round, member], the last one's a fast machine's."""
+    """Return the tokens, [round, member]. The last member has a fast machine."""
     drawn = np.random.default_rng(3).integers(50, 200, size=(ROUNDS, MEMBERS))
     drawn[:, -1] *= 4
     return drawn
 
 
 def updates() -> Vector:
-    """[round, member, element], representable in fp32: a way that all have in common, and one of their own."""
+    """Return the updates, [round, member, element], representable in fp32: a common part, and one of each member's
+    own."""
     rng = np.random.default_rng(4)
     drawn = 0.02 * rng.normal(size=(ROUNDS, MEMBERS, ELEMENTS)) + 0.01 * rng.normal(size=(ROUNDS, 1, ELEMENTS))
     for (round_, who), times in LONG_ONES.items():
@@ -150,7 +151,7 @@ def tensor_mean(numbers: Numbers, parts: list[Vector], weights: list[float]) -> 
 
 
 def expected(numbers: Numbers) -> list[Vector]:
-    """phi after each round, the same on all."""
+    """Return phi after each round, which is equal on all members."""
     phi, m, after = start(), np.zeros(ELEMENTS), list[Vector]()
     for round_, work in enumerate(updates()):
         counts = [float(tokens()[round_, who]) for who in there(round_)]
@@ -172,7 +173,7 @@ def expected(numbers: Numbers) -> list[Vector]:
 
 @dataclass
 class Played:
-    """The program's own parts, put together as a group puts them."""
+    """The program's own parts, connected as in a group."""
 
     method: Method
     after: list[Tensor] = field(default_factory=list)
@@ -212,7 +213,7 @@ class Played:
 
 
 def off(played: list[Tensor], exact: list[Vector]) -> float:
-    """The largest error as a part of the largest parameter."""
+    """Return the largest error relative to the largest parameter."""
     pairs = zip(played, exact, strict=True)
     return max(float(np.abs(got.double().numpy() - phi).max() / np.abs(phi).max()) for got, phi in pairs)
 

@@ -4,8 +4,9 @@ In a round, with g = phi - theta, e the error feedback (0 at first) and C the to
 
     e <- decay e + g;  D = C(e);  e <- e - D;  phi <- phi - lr mean(D), weighted by tokens;  theta <- phi
 
-C keeps the 64 largest magnitudes of 4096. Of these, those above the middle of the range become their mean, the others
-theirs. Who sits a round out keeps e and its work, and takes the others' result."""
+C keeps the 64 largest magnitudes of each 4096. Those above the middle of their range are replaced by their mean, and
+the rest by the mean of the rest. A replica that is absent in a round keeps e and its work, and adopts the others'
+result."""
 
 from __future__ import annotations
 
@@ -48,14 +49,14 @@ class Numbers:
     chunk: int = 4096
     tokens: tuple[float, ...] = TOKENS
     absent: tuple[tuple[int, int], ...] = ((4, 1), (7, 2))
-    """(round, replica) that sits it out."""
+    """(round, replica) pairs in which the replica is absent."""
 
 
 PAPER = Numbers()
 
 
 def updates() -> Vector:
-    """[round, replica, element], of a heavy tail, representable in fp32."""
+    """Return the updates, [round, replica, element], with a heavy-tailed distribution and representable in fp32."""
     rng = np.random.default_rng(25)
     drawn = 0.01 * rng.standard_t(4, size=(ROUNDS, REPLICAS, ELEMENTS))
     return drawn.astype(np.float32).astype(np.float64)
@@ -78,7 +79,7 @@ def code(values: Vector, numbers: Numbers) -> Vector:
 
 
 def expected(numbers: Numbers) -> list[Vector]:
-    """phi after each round, the same on all."""
+    """Return phi after each round, which is equal on all replicas."""
     phi, theta = start(), np.repeat(start()[None], REPLICAS, axis=0)
     error, after = np.zeros((REPLICAS, ELEMENTS)), list[Vector]()
     for round_, work in enumerate(updates()):
@@ -99,7 +100,7 @@ def expected(numbers: Numbers) -> list[Vector]:
 
 @dataclass
 class Played:
-    """The program's own parts, put together as a group puts them."""
+    """The program's own parts, connected as in a group."""
 
     method: Method = METHOD
     feedback: Callable[[], ErrorFeedback] = lambda: ErrorFeedback(EVERY["topk"])
@@ -138,7 +139,7 @@ class Played:
 
 
 def off(played: list[Tensor], exact: list[Vector]) -> float:
-    """The largest error as a part of the largest parameter."""
+    """Return the largest error relative to the largest parameter."""
     pairs = zip(played, exact, strict=True)
     return max(float(np.abs(got.double().numpy() - phi).max() / np.abs(phi).max()) for got, phi in pairs)
 

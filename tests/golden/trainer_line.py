@@ -37,7 +37,7 @@ class Overheard:
 
     def __init__(self) -> None:
         self.said: dict[str, Shape] = {}
-        """By what a message is: its shape."""
+        """Message type -> shape."""
         self.writer: asyncio.StreamWriter | None = None
         self._asked: dict[int, str] = {}
 

@@ -1,6 +1,6 @@
 """Attributes that are assigned on another object than `self`: parts that are finished after they were made.
 
-Types are told from annotations and constructor calls in the same module. These assignments pass:
+Types are inferred from annotations and constructor calls in the same module. These assignments pass:
 
 * a field of a protobuf message;
 * a setting of a tensor or an array, and the chain of an exception;
@@ -19,12 +19,12 @@ LIBRARY = {"grad", "requires_grad", "__cause__", "__context__", "__traceback__",
 ARRAY_FLAGS = "flags"
 SETTERS = {"setattr", "object.__setattr__"}
 THROUGH = {"list", "sorted", "next", "min", "max", "reversed", "enumerate", "iter", "tuple", "set", "replace", "copy"}
-"""Calls that give back what they were given, as far as types go."""
+"""Calls whose result has the type of an argument or of its elements."""
 
 
 @dataclass
 class Scope:
-    """A function's names: what each was annotated with or bound to, then those of the scope around it."""
+    """The names of a function with their annotations and assigned values. Other names are looked up in `around`."""
 
     around: Scope | None = None
     inside: ast.ClassDef | None = None
@@ -38,7 +38,7 @@ class Scope:
 
 
 def foreign(module: Module) -> Iterator[tuple[ast.Attribute, str]]:
-    """Every assignment of an attribute on another object, with the target as it is written."""
+    """Yield every attribute assigned on another object, with the target as text."""
     yield from _Reader(module).read(module.tree, Scope())
 
 
@@ -77,7 +77,7 @@ class _Reader:
         return bool(kinds & {*self._private, own} or messages)
 
     def _kinds(self, node: ast.expr | None, scope: Scope, deep: int = 0) -> set[str]:
-        """Names of the classes that an expression may be of."""
+        """Return the names of the classes that an expression may be an instance of."""
         if node is None or deep > 8:
             return set()
         if isinstance(node, ast.Name):
@@ -121,7 +121,7 @@ class _Reader:
 
 
 def _attributes(node: ast.ClassDef) -> dict[str, ast.expr]:
-    """Annotations of a class's attributes, and what its methods return."""
+    """Return the annotations of a class's attributes and the return annotations of its methods."""
     found: dict[str, ast.expr] = {}
     for inner in ast.walk(node):
         if isinstance(inner, Function) and inner.returns is not None:

@@ -1,4 +1,4 @@
-"""The product's source as syntax trees, and what a reader can tell from names and annotations without running it."""
+"""The product's source as syntax trees, and the facts that names and annotations show without running it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ class Source:
         return iter(self.modules.values())
 
     def look_up(self, module: Module, name: str) -> tuple[Module, ast.stmt] | None:
-        """The definition that a name means in a module, through imports within the product."""
+        """Return the definition of a name in a module, following imports within the product. None: it is not in the
+        product."""
         for _ in range(10):  # an import of an import
             if (node := module.definitions.get(name)) is not None:
                 return module, node
@@ -101,7 +102,7 @@ class Source:
 
 
 def dotted(node: ast.expr | None) -> str:
-    """Return `a.b.c` for a chain of names, None for any other expression."""
+    """Return `a.b.c` for a chain of names. Empty: any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (before := dotted(node.value)):

@@ -36,7 +36,7 @@ from peer.transport.grpc_transport import GrpcTransport
 
 ROOMS = ("aio", "clock", "discovery", "lab", "observe", "ports", "trainer", "transport")
 OUTSIDE = tuple(f"peer.{room}" for room in ROOMS)
-"""Ports, and what a peer journals to: they differ by intention."""
+"""Packages of ports and of the journal, in which a simulated peer differs intentionally from a daemon."""
 OURS = (
     "LowPriorityThread",
     "KeySigner",
@@ -99,7 +99,7 @@ def of_a_daemon(preset: str, home: Path) -> set[Edge]:
         own, bulk = DaemonParts.of(local, options), LowPriorityThread()
         handler = RequestHandler()
         transport = GrpcTransport(local.identity, run_id, handler, local.clock.now)
-        directory: Any = SimpleNamespace(set_operators=lambda operators: None)  # it is not asked for anything here
+        directory: Any = SimpleNamespace(set_operators=lambda operators: None)  # this test does not use it
         later: Any = (None, 0, None, SimpleNamespace(rate=lambda: 0.0), None, None)
         node = OpenNode(local, handler, transport, directory, *later)
         outer = OuterState.fresh(layout, torch.zeros(layout.elements))

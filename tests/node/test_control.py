@@ -178,7 +178,7 @@ def test_no_folder(path):
 def test_a_home_deeper_than_a_socket_address(run, tmp_path):
     deep = tmp_path / ("x" * 100) / "control.sock"
     deep.parent.mkdir()
-    run(asyncio.sleep(0))  # libuv's first loop opens a pipe for signals that the process keeps
+    run(asyncio.sleep(0))  # libuv's first loop opens a pipe for signals, which stays open
     before = len(list(Path("/proc/self/fd").iterdir()))
 
     async def main():

@@ -15,7 +15,7 @@ def test_a_blocked_event_loop_shows_as_lag() -> None:
         now = asyncio.get_running_loop().time
         end = now() + 0.6
         while now() < end:
-            pass  # what a heavy callback does to everybody else
+            pass  # blocks the loop, as a heavy callback does
         assert lag.read_and_reset() >= 0.3
         task.cancel()
         await asyncio.wait({task})

@@ -224,7 +224,7 @@ def test_files_of_the_volunteer_come_first_when_their_size_fits(tmp_path: Path, 
     async def play(supply: ShardSupply, swarm: Swarm, trainer: Trainer) -> None:
         supply.want([DIGESTS[1]], [DIGESTS[1]], ())
         await trainer.until(1)
-        supply.want([DIGESTS[1]], [DIGESTS[1]], [DIGESTS[1]])  # its content is another: the swarm is asked
+        supply.want([DIGESTS[1]], [DIGESTS[1]], [DIGESTS[1]])  # the local file has other content, so the swarm is asked
         await trainer.until(2)
 
     swarm, trainer, _ = played(tmp_path, play, folder)

@@ -270,7 +270,7 @@ def test_a_step_in_blocks_is_the_step_at_once_bit_for_bit_and_only_reads_what_it
     monkeypatch: pytest.MonkeyPatch, terms: dict[str, Any], share: float, alone: bool
 ) -> None:
     given = [torch.randn(7, generator=torch.Generator().manual_seed(seed)) for seed in (5, 6, 7)]
-    alone |= terms["rule"] in ("nesterov", "sgd")  # of pairs they are none
+    alone |= terms["rule"] in ("nesterov", "sgd")  # these rules are not for pairs
     own, partner, outer = given[0], None if alone else given[1], None if alone else given[2]
     befores = [values.clone() for values in given]
     found = set()

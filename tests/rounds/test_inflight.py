@@ -34,7 +34,7 @@ NOBODY = PeerRecord(PeerId("nobody"), RUN, (), False, 1, 1, 0, 0.0, Status.TRAIN
 
 
 class Opens:
-    """A topology whose rounds do the given thing as soon as they are open."""
+    """A strategy that runs `work` as soon as a round opens."""
 
     def __init__(self, work: Coroutine[Any, Any, None]) -> None:
         self._work = work
@@ -74,7 +74,7 @@ def test_a_trainers_death_is_left_to_the_call_itself() -> None:
 
 
 class Moves:
-    """A trainer that merges when the test allows it. Records what it gets."""
+    """A trainer that merges only when the test allows it. Records the merges."""
 
     def __init__(self) -> None:
         self.asked, self.free = asyncio.Event(), asyncio.Event()
@@ -89,7 +89,7 @@ class Moves:
 
 
 class Lags:
-    """A session in which the group is ahead once. Records what was exchanged."""
+    """A session in which the group is ahead of this member once. Counts the exchanges."""
 
     def __init__(self) -> None:
         self.exchanged, self.ahead, self.whole = 0, [2.0], asyncio.Event()
@@ -112,8 +112,8 @@ class Lags:
 
 @pytest.mark.parametrize("in_time", [True, False])
 def test_work_that_was_taken_while_the_state_changed_under_it_is_not_exchanged(in_time: bool) -> None:
-    """The trainer is shifted by what `outer_params` moved. A snapshot between the two moves belongs to neither
-    state."""
+    """When `outer_params` moves, the trainer is moved by the same difference. A snapshot between the two moves belongs
+    to neither state."""
 
     async def main() -> None:
         outer = OuterState.fresh(Layout.whole([TensorSpec("w", (4,))]), torch.ones(4))

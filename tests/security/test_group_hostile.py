@@ -89,7 +89,7 @@ class Attack:
                 await call.write(message)
             await call.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            pass  # refused already: the end says why
+            pass  # already refused; the call's status has the code
         return code_of(await drained(call))
 
 

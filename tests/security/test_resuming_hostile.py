@@ -95,7 +95,7 @@ async def stream(caller: HostileCaller, token: bytes, have: int = 0, number: int
 
 
 async def taken(call: Any, upto: int) -> int:
-    """Read until so many bytes of the payload have arrived. Return the number."""
+    """Read until `upto` bytes of the payload have arrived. Return the number received."""
     at = 0
     while at < upto:
         frame = unpack(await call.read())
@@ -104,7 +104,7 @@ async def taken(call: Any, upto: int) -> int:
 
 
 async def begin(victim: Victim, caller: HostileCaller, token: bytes, upto: int = 1_000_000) -> int:
-    """Start a swap from which the caller reads so much before it disconnects."""
+    """Start a swap, read `upto` bytes of the payload, and disconnect. Return the number received."""
     async with stream(caller, token) as call:
         got = await taken(call, upto)
     await victim.until(lambda: all(slot.serving is None for slot in victim.slots.values()))

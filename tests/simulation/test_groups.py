@@ -166,7 +166,8 @@ class Party:
     async def play(
         self, round_: int, who: Sequence[Member] | None = None, late: dict[int, float] | None = None
     ) -> None:
-        """Play one round of all members in `who`. `late`: delay in seconds by index."""
+        """Play one round of the members in `who`; None: all members. `late`: index of a member -> its delay in
+        seconds."""
         async with asyncio.TaskGroup() as playing:
             for number, member in enumerate(self.members):
                 if who is None or member in who:
@@ -195,7 +196,8 @@ def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 def tokens_of(number: int) -> int:
-    """Return tokens of a member. They are similar enough that none exceeds the limits of `peer.outer.robust_mean`."""
+    """Return the number of tokens of a member. The numbers are similar enough that none exceeds the limits of
+    `peer.outer.robust_mean`."""
     return 100 + 20 * number
 
 

@@ -63,7 +63,7 @@ def build(preset: str, seed: int, rounds: int = ROUNDS, count: int = COUNT, link
 
 
 async def cut(swarm: SimulatedSwarm, side: list[PeerId], at: float, for_s: float) -> None:
-    """Divide the swarm: neither calls nor records pass."""
+    """Partition the swarm for `for_s` seconds, beginning after `at` seconds: neither calls nor records pass."""
     await asyncio.sleep(at)
     swarm.network.partition(side)
     swarm.hub.partition(side)

@@ -33,7 +33,7 @@ def leave(peer: SimulatedPeer) -> None:
 
 @dataclass
 class Hold:
-    """The lock that one peer had when it was asked to stop."""
+    """The lock that a peer held at the moment when the test stopped it."""
 
     round: int
     partner: PeerId
@@ -51,7 +51,7 @@ async def locked(peer: SimulatedPeer, before_due_s: float) -> Hold:
 
 
 def stopped(stop: Stop, before_due_s: float, count: int) -> tuple[SimulatedSwarm, Hold, float]:
-    """Play a run in which a locked peer is asked to stop. The last value is the seconds until its trainer stopped."""
+    """Stop a locked peer during a run. Return the swarm, the lock, and the seconds until the peer's trainer stopped."""
     holds, still_after_s = list[Hold](), list[float]()
 
     async def play(swarm: SimulatedSwarm) -> None:

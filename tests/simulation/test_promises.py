@@ -12,7 +12,7 @@ from tests.simulation.scenario import PRESETS, play
 @pytest.mark.parametrize(
     "seeds",
     [
-        pytest.param([*range(25), 42], id="26"),  # in 42 a group refuses a member
+        pytest.param([*range(25), 42], id="26"),  # with seed 42 a group refuses a member
         pytest.param([*range(25, 100)], id="75", marks=pytest.mark.nightly),
     ],
 )
@@ -25,7 +25,7 @@ def test_no_seed_breaks_a_promise(preset: str, seeds: list[int]) -> None:
         done += played.done
         outcomes += played.outcomes
     assert done >= len(seeds) // 2, "a simulation without faults shows nothing"
-    if preset != "streaming-diloco":  # its rounds are so short that none of these faults makes a member miss one
+    if preset != "streaming-diloco":  # its rounds are so short that no fault makes a member miss one
         assert outcomes["refused" if "diloco" in preset else "solo"] > 0
     assert preset == "none" or outcomes["exchanged"] > 2 * (outcomes.total() - outcomes["exchanged"])
 

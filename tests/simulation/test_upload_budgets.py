@@ -19,7 +19,8 @@ from tests.simulation.test_volunteers_pause import balanced, between, simulate
 LIMITED = {1: UploadLimits(day=5 * 10**9)}
 USED = "today's upload of 5 GB is used. Next exchange after 00:00"
 UNTIL_SEEN_S = 25.0
-"""A round and a little more, because what was open when the budget ended may still end."""
+"""Seconds after which a used budget shows: a little more than a round, because rounds that were open when it was used
+up may still end."""
 
 
 def use_up(quota: UploadQuota, claims: contextlib.ExitStack) -> None:

@@ -44,7 +44,7 @@ OPEN = GREETING + ACKNOWLEDGED + request(1)
 
 
 class Behind:
-    """A running front and what is behind it."""
+    """A running front, its caller table, and its port."""
 
     def __init__(self, front: AcceptingFront, table: CallerTable, port: int) -> None:
         self.front, self.table, self.port = front, table, port

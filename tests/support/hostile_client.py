@@ -39,8 +39,8 @@ class Refused(Exception):
 
 
 class HostileCaller:
-    """A client with one TCP connection to one server, under one key. `more`: options of its channel, e.g. for one that
-    buffers as much as honest callers do."""
+    """A client with one TCP connection to one server, under one key. `more`: channel options, for example to buffer as
+    much as honest callers do."""
 
     def __init__(
         self,

@@ -2,9 +2,9 @@
 
     python -m tests.support.hostile_servers COUNT SEED
 
-The program opens so many servers on loopback and prints a line of JSON: the peer id and the port of each. Then it reads
-lines of JSON, each a `Play`, by which all servers go from there on. It answers each with an empty line, and ends at the
-end of its input."""
+The program opens COUNT servers on loopback and prints one line of JSON with the peer id and port of each. Each line of
+its input is a `Play` in JSON, which all servers follow from then on; the program answers with an empty line. It ends at
+the end of its input."""
 
 from __future__ import annotations
 
@@ -130,14 +130,15 @@ OF_SERVERS = (
 
 
 def variants(count: int, seed: int) -> list[Variant]:
-    """Return the floods of servers, which acknowledge nothing before they answered a Hello, and so many of clients."""
+    """Return the variants: the floods of servers, which acknowledge no SETTINGS before they have answered a Hello, then
+    `count` floods of clients."""
     return [Variant(flood.__name__.strip("_"), flood, acks=False) for flood in OF_SERVERS] + drawn(seed, count)
 
 
 @dataclass(frozen=True)
 class Play:
-    """What the servers do. `variant`: the place of a variant in `variants(drawn, seed)`. `proof`: whether the first
-    Hello is answered, so that the flood comes with the call after it."""
+    """An order to all servers. `variant`: index in `variants(drawn, seed)`. `proof`: whether the servers answer the
+    first Hello, and flood only the next call."""
 
     variant: int
     drawn: int
@@ -145,7 +146,7 @@ class Play:
 
 
 class HostileServer:
-    """One server, which plays what `HostileServer.variant` says."""
+    """One server. All servers play the class attribute `variant`."""
 
     variant: Variant
     proof = False
@@ -209,7 +210,8 @@ class HostileServer:
 
 
 def aimed(piece: bytes, stream: int) -> bytes:
-    """Return frames as if they were of this stream. What consists of no whole frames stays as it is."""
+    """Return the frames with their stream number replaced by `stream`. Bytes that are not whole frames are returned
+    unchanged."""
     made, pos = bytearray(piece), 0
     while pos + 9 <= len(made):
         if any(made[pos + 5 : pos + 9]):

@@ -41,7 +41,7 @@ def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
 
 
 def integer(value: int, bits: int, first: int) -> bytes:
-    """An integer of HPACK (RFC 7541, section 5.1)."""
+    """Return an integer in HPACK (RFC 7541, section 5.1)."""
     most = (1 << bits) - 1
     if value < most:
         return bytes([first | value])
@@ -53,13 +53,13 @@ def integer(value: int, bits: int, first: int) -> bytes:
 
 
 def literal(name: bytes, value: bytes, *, indexed: bool = False) -> bytes:
-    """A header field that is written out."""
+    """Return a header field as a literal."""
     sized = integer(len(name), 7, 0) + name + integer(len(value), 7, 0) + value
     return (b"\x40" if indexed else b"\x00") + sized
 
 
 def request(method: str = "Hello") -> bytes:
-    """The header block of a call of gRPC."""
+    """Return the header block of a gRPC call."""
     fields = {":method": "POST", ":scheme": "https", ":path": f"/peer.v1.Exchange/{method}", ":authority": "peer"} | {
         "te": "trailers",
         "content-type": "application/grpc",
@@ -68,7 +68,7 @@ def request(method: str = "Hello") -> bytes:
 
 
 def message(body: bytes) -> bytes:
-    """A message of gRPC."""
+    """Return a gRPC message."""
     return struct.pack(">BI", 0, len(body)) + body
 
 
@@ -77,10 +77,11 @@ Flood = Iterator[bytes]
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to abuse a connection. `flood`: makes what is sent without an end, from a source of chance.
+    """One way to abuse a connection. `flood`: yields bytes to send without end, with choices drawn from a random
+    generator.
 
-    `acks`: whether the server's SETTINGS are acknowledged. `reads`: whether anything is read. `greets`: whether HTTP/2
-    is begun at all. `pause_s`: seconds between two pieces."""
+    `acks`: whether the client acknowledges the server's SETTINGS. `reads`: whether it reads. `greets`: whether it sends
+    the HTTP/2 preface. `pause_s`: seconds between two pieces."""
 
     name: str
     flood: Callable[[random.Random], Flood]
@@ -168,7 +169,7 @@ def _tiny_data(rng: random.Random) -> Flood:
 
 
 def _data(rng: random.Random) -> Flood:
-    """Payload for a call that nobody admitted, on one stream or on many."""
+    """Send payload for a call that was not admitted, on one stream or on many."""
     size, many, method = rng.choice([1000, CHUNK]), rng.random() < 0.5, rng.choice(["Hello", "Swap", "Discard"])
     for stream in _streams():
         yield frame(HEADERS, END_HEADERS, stream, request(method))
@@ -465,7 +466,7 @@ class Attacker:
 
 
 async def _frame_of(reader: asyncio.StreamReader, kind: int) -> bytes:
-    """Read to the next frame of a kind; its body. An empty DATA frame, or an acknowledgement, is none."""
+    """Read up to the next frame of this kind and return its body. Skips empty frames and acknowledgements."""
     while True:
         header = await reader.readexactly(9)
         body = await reader.readexactly(int.from_bytes(header[:3], "big"))
@@ -480,7 +481,7 @@ async def _read(reader: asyncio.StreamReader) -> None:
 
 
 def resident(pid: int) -> float:
-    """Memory of a process in MiB."""
+    """Return the resident memory of a process in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
@@ -488,7 +489,7 @@ def resident(pid: int) -> float:
 
 
 async def hello(job: Job) -> float:
-    """Say Hello as an honest newcomer does; the seconds that took, `HELLO_S` when it failed."""
+    """Do a Hello as an honest newcomer does. Return the seconds it took; `HELLO_S`: it failed."""
     began = time.monotonic()
     endpoint = f"{job.host}:{job.port}"
     while (left_s := began + HELLO_S - time.monotonic()) > 0:

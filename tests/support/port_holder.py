@@ -1,7 +1,7 @@
 """A process that holds a port at the router of its network until its input ends: `python -m tests.support.port_holder`.
 
-It prints each piece of news as a line of JSON: the port that is held, and what is told. Its leases last seconds. Others
-are said to find it closed, or what the argument says."""
+It prints each change of the lease as a line of JSON with the held port (0: none) and the mapper's message. `--seen` is
+the address from which others see the node call; empty: unknown."""
 
 from __future__ import annotations
 

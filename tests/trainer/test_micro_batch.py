@@ -193,7 +193,7 @@ def test_a_device_too_small_for_one_window_is_told(monkeypatch: pytest.MonkeyPat
 
 def test_growth_is_what_is_held_at_most() -> None:
     def held() -> None:
-        with mmap.mmap(-1, 32 * 2**20) as fresh:  # not what the allocator kept of former tests
+        with mmap.mmap(-1, 32 * 2**20) as fresh:  # fresh pages, not memory that the allocator kept from former tests
             for _ in range(32):
                 fresh.write(b"x" * 2**20)
 

@@ -171,7 +171,7 @@ def test_it_waits_a_bounded_time_says_so_and_takes_commands_meanwhile(
     assert played.call("save", folder=str(home))["tokens"] == 0, "commands are taken"
     line.until = math.inf
     line.stop_at = played._id - 1
-    line.unanswered.pop(1)  # the one that is needed never comes
+    line.unanswered.pop(1)  # the answer with the needed shard never comes
     line.answer()
     with pytest.raises(Idle):
         played.session.run()

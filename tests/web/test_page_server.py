@@ -28,7 +28,7 @@ from tests.web.test_accounts import nothing, report
 
 
 def opened(home: Path, check: Callable[[int, list[str]], Awaitable[None]]) -> list[str]:
-    """Run `check(port, said)` while a volunteer's page is open."""
+    """Run `check(port, said)` while a volunteer's page is served. Return the lines reported to the volunteer."""
     said: list[str] = []
 
     async def main() -> None:

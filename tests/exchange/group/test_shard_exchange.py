@@ -42,7 +42,7 @@ MEAN = EVERY["fp32"].encode(torch.full((ELEMENTS,), 2.0))
 
 @dataclass
 class Link:
-    """A transport to the owner. `says`: what happens in each call, in turn."""
+    """A transport to the owner. `says`: one function for each call in turn, which plays the owner."""
 
     says: list[Callable[[Source | None, ResultSink], None]]
     openings: list[ContributionHeader] = field(default_factory=list)

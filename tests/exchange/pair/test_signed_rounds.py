@@ -56,7 +56,7 @@ def test_two_peers_sign_every_round_over_sockets(chosen: dict[str, str]) -> None
 
 
 def _facts_agree(one: GrpcPeer, other: GrpcPeer) -> None:
-    """Check that each peer's own statement equals what its partner keeps of it."""
+    """Check that each peer's own statement agrees with the one that its partner has stored."""
     assert one.parts.members.receipts is not None
     assert other.parts.members.receipts is not None
     shown = [one.parts.members.receipts.shown()[0].statement, other.parts.members.receipts.shown()[0].statement]

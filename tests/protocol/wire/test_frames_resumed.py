@@ -27,7 +27,7 @@ def go_to(writer: PayloadWriter, have: int) -> None:
     breaks=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5)), max_size=6),
 )
 def test_each_stream_goes_on_where_the_last_one_ended(size: int, breaks: list[tuple[int, int]]) -> None:
-    """Each break: (chunks that are sent, chunks of these that are lost)."""
+    """`breaks`: for each break (chunks sent since the last one, chunks of these that are lost)."""
     writer, reader, got = PayloadWriter(), PayloadReader(len(DATA)), bytearray()
     for sends, loses in breaks:
         frames = []

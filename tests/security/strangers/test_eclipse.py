@@ -103,7 +103,7 @@ async def eclipse(folder: Path) -> None:
     async with contextlib.AsyncExitStack() as stack:
         bootstrap = await home(stack, folder / "bootstrap", status=Status.SERVING)
         ticket = bootstrap.directory.addresses()[:1]
-        for key in ground_keys():  # one after the other: so many processes at once would starve each other
+        for key in ground_keys():  # one after the other: if all started at once, they would starve each other
             await stranger(stack, folder, key, ticket[0])
         early = [await home(stack, folder / name, ticket) for name in ("first", "second")]
         await until_all_see_all([bootstrap, *early])

@@ -13,7 +13,7 @@ import pytest
 pytestmark = [pytest.mark.processes, pytest.mark.nightly]
 
 UNTRAINED = math.log(256)
-"""Nats of a guess among all bytes. The noise that a liar gives has no less."""
+"""Loss in nats of a uniform guess among all bytes. The loss of a liar's noise is at least as high."""
 
 
 def test_a_newcomer_beside_a_lying_donor_begins_as_the_honest_are(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_a_newcomer_beside_a_lying_donor_begins_as_the_honest_are(tmp_path: Path
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     attack = json.loads((tmp_path / "r.json").read_text())["attack"]
-    (newcomer,) = attack["newcomers"]  # those who began with the run took no state of a round ahead
+    (newcomer,) = attack["newcomers"]  # peers of the run's start took no donor's state
     assert newcomer["donor"] not in attack["liars"]
     assert newcomer["loss"] is not None
     # A newcomer is some steps behind the others, on a loaded machine by up to a nat. It is far from noise.

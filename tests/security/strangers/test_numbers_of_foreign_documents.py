@@ -381,7 +381,7 @@ def test_a_number_of_a_manifest_is_refused_or_can_be_planned_and_shown(field: st
 
 TENSORS = [TensorSpec("wte.weight", (50, 10)), TensorSpec("h.0.w", (20, 20), "bfloat16")]
 INDEX = TokenIndex("uint16", 500, 499, "ab" * 32, *(ShardTable([ShardEntry(d * 64, 900, 3, 4000)]) for d in "cd"))
-"""What an artifact of the run says."""
+"""A valid token index of a run."""
 
 
 def index(raw: bytes) -> None:

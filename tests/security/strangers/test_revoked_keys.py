@@ -146,7 +146,7 @@ def test_a_newcomer_among_thieves_asks_on_before_it_says_that_the_run_is_over() 
     alone = sync()
     with pytest.raises(RunEnded):
         asyncio.run(visited(alone, Liar()))
-    asyncio.run(visited(alone, Liar(), honest(REVOKED, FINAL_START)))  # it kept the thief's start, and looks again
+    asyncio.run(visited(alone, Liar(), honest(REVOKED, FINAL_START)))  # still holds the thief's start, and asks again
     assert round_by(alone) == ROUND
 
 
@@ -154,7 +154,7 @@ def test_a_newcomer_among_thieves_asks_on_before_it_says_that_the_run_is_over() 
 def test_whatever_comes_first_the_same_counts_in_the_end(signed: Paper) -> None:
     true_digest = digest(ROUND - 1, NODE, TRUSTED)
     for order in itertools.permutations((GIVEN, REVOKED, FALSE_START, FALSE_DIGESTS[0], signed, true_digest)):
-        held = holding(*order, true_digest)  # as it waits for the start, and is offered again
+        held = holding(*order, true_digest)  # offered again, because a digest waits for the start
         assert held.start == signed
         assert [one.by for one in held.digests(NOW)] == [NODE.peer_id]
         lines = held.papers_beyond(())
@@ -184,7 +184,7 @@ def test_a_running_peer_stops_for_the_operators_start_alone() -> None:
     held.add_own([FALSE_START])
     ensure_start_holds(held.log, rounds)  # a thief stops nobody
     held.add_own([REVOKED, FINAL_START])
-    ensure_start_holds(held.log, rounds)  # as the operator signed the start it goes by
+    ensure_start_holds(held.log, rounds)  # the peer goes by the start that the operator signed, so nothing changes
     with pytest.raises(StartChanged, match="round 0 began at"):
         ensure_start_holds(held.log, clock_from(manifest(), EARLIER))
 

@@ -83,7 +83,7 @@ def test_all_the_keys_of_a_block_leave_places_to_newcomers_and_lines_to_others(m
     homes = [Signing() for _ in range(3)]
     for number, one in enumerate(homes):
         assert view.on_summary(one.id, f"198.51.{number}.0/24", signed_summary(one)) == ""
-    for again in range(4):  # signers count once they are heard themselves
+    for again in range(4):  # a receipt counts only once its signer's own summary has arrived
         for number, key in enumerate(keys):
             clock.at += 1 / PER_BLOCK.per_s
             receipts = tuple(shown(keys[number - ahead], key, 4 * again + ahead) for ahead in (1, 2, 3))

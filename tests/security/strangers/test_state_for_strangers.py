@@ -34,7 +34,7 @@ TIMEOUT_S = 10.0
 
 
 class Knows(NoReputation):
-    """A reputation that knows who is proven."""
+    """A reputation in which the test sets the proven peers."""
 
     def __init__(self) -> None:
         self.proven = set[PeerId]()
@@ -54,7 +54,7 @@ class Donor:
     others: list[GrpcTransport] = field(default_factory=list)
 
     def caller(self, *, proven: bool = False) -> GrpcTransport:
-        """Return a new key."""
+        """Create a caller with a new key. `proven`: whether the donor knows it as a proven peer."""
         identity = Identity.generate()
         if proven:
             self.knows.proven.add(PeerId(identity.peer_id))
@@ -64,7 +64,7 @@ class Donor:
         return made
 
     async def fetched(self, caller: GrpcTransport, states: int) -> tuple[int, str]:
-        """Fetch so many states. Return the bytes received and the code of the refusal that ended it."""
+        """Fetch `states` states. Return the bytes received, and the code of the refusal that ended it."""
         got = 0
         try:
             for _ in range(states):

@@ -24,7 +24,7 @@ BOUND_S = 240
 ENOUGH = 0.6
 """Participation in a short run beside other tests. Peers that believed every record would hardly ever meet."""
 NODES = PEERS + 1
-"""Those that dial: the peers and the bootstrap node."""
+"""Number of nodes that dial: the peers and the bootstrap node."""
 
 
 def play(folder: Path) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def test_a_slow_router_holds_up_neither_the_loop_nor_the_end() -> None:
         await asyncio.sleep(ASK_S + 5)
         assert home.told == [(0, "too slow")]
         began = asyncio.get_running_loop().time()
-        await asyncio.sleep(70)  # it is being asked again
+        await asyncio.sleep(70)  # the router is being asked a second time
         assert len(home.router.asked_at) == 2
         await mapper.close()
         assert asyncio.get_running_loop().time() - began - 70 <= GIVE_BACK_S

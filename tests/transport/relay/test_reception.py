@@ -171,7 +171,7 @@ def test_the_relay_carries_on_where_nothing_opens_and_it_is_not_tried_again_soon
 
     async def main() -> None:
         async with setting(private_run()) as here:
-            stream, way = await here.open(bulk=True)  # loopback refuses those that connect at once
+            stream, way = await here.open(bulk=True)  # loopback refuses punched connections at once
             assert (way.path, way.why) == (PathKind.RELAYED, "punching opened nothing within 2 s")
             assert await speaks(stream)
             stream, way = await here.open(bulk=True)

@@ -265,7 +265,7 @@ async def test_swaps_that_would_be_too_slow_are_not_taken(relay: Relay) -> None:
     with pytest.raises(RelayBusy):
         relay.call("third", needs=200e3)
     relay.call("third")
-    await asyncio.sleep(CLAIM_S)  # virtual; nobody came
+    await asyncio.sleep(CLAIM_S)  # virtual time, in which nobody claimed the circuit
     relay.call("fourth", needs=200e3)
 
 

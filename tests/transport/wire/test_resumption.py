@@ -74,7 +74,7 @@ class End:
     record: PeerRecord
     owner: Willing
     wire: Wire
-    """What the others call it over."""
+    """The breakable link over which others call it."""
 
 
 @contextlib.asynccontextmanager

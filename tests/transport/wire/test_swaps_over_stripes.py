@@ -23,7 +23,7 @@ from tests.transport.wire.test_resumption import ONE, OTHER, End, Marked, check,
 ON_ONE = 2
 """Connections, for control and bulk."""
 UNDER_WAY = 3 * MOST_STRIPES * MAX_CHUNK
-"""Of each stream: its window, what is being sent and what is being read."""
+"""Upper bound in bytes, over all streams: each stream's window, the chunk being sent and the chunk being read."""
 Counted = Callable[[], int]
 
 
