@@ -20,8 +20,8 @@ async def first_of(attempts: Sequence[Attempt[T]], stagger_s: float, discard: Di
     """Run the attempts and return the first result. Return None if all attempts failed.
 
     The next attempt starts `stagger_s` seconds after the one before, or at once when one fails. When the first result
-    is there, the other attempts are cancelled. An attempt that somebody else cancelled counts as failed. `discard` is
-    called with each result that is not returned, also when the caller is cancelled.
+    is there, the other attempts are cancelled. An attempt that was cancelled by other code counts as failed. `discard`
+    is called with each result that is not returned, also when the caller is cancelled.
 
     If no attempt returned a result and at least one raised, the exception of the last that raised is raised again."""
     started = list[asyncio.Task[T | None]]()
@@ -67,7 +67,7 @@ async def _run(attempt: Attempt[T]) -> T | None:
 
 
 async def _end(started: list[asyncio.Task[T | None]], made: Collection[T], discard: Discard[T]) -> None:
-    """Cancel the running attempts, and discard `made` and the results that the attempts return in spite of it."""
+    """Cancel the running attempts. Discard the results in `made`, and those of attempts that still return one."""
     for task in started:
         task.cancel()
     ended = await asyncio.gather(*started, return_exceptions=True)

@@ -1,8 +1,8 @@
 """Robust estimate of this machine's clock error from offsets that other peers report, some of which may be false.
 
 Keys are free, so all peers of one network count as one vote, and the median of the votes is the estimate. The
-correction is bounded relative to the machine's own clock, not to the last correction. So false reports cannot add up,
-however often peers are asked."""
+correction is bounded relative to the machine's own clock, not to the last correction. So false reports cannot
+accumulate, however many of them arrive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 
 OPERATOR = "operator"
-"""Vote of the operator's nodes, which the ticket names."""
+"""Name of the network to which the operator's nodes, which the ticket names, count."""
 KEPT_OFFSETS = 9
 """Number of latest offsets of each network that count."""
 MAX_VOICES = 64
@@ -46,8 +46,8 @@ class ClockFilter:
     def correction(self) -> float | None:
         """Return the median over the networks of each network's median offset, in seconds. None: nothing was measured.
 
-        With an even number of networks there are two middle values. The operator's is preferred, else the smaller
-        correction."""
+        With an even number of values there are two in the middle. Of these, the one of the operator's nodes is
+        returned, or else the one that is nearer to zero."""
         words = {voice: _middle((offset, True) for offset in said) for voice, said in self._voices.items()}
         return _middle((offset, voice != OPERATOR) for voice, offset in words.items()) if words else None
 

@@ -30,8 +30,8 @@ class ErrorFeedback:
         """Replace the carried error after a round.
 
         `wanted` (flat fp32) is the update including feedback, and `spans` the (start, end) ranges of elements that
-        arrived, each encoded separately. Within these ranges the error is what the codec lost, elsewhere the whole
-        update. `wanted` is overwritten and kept."""
+        arrived, each encoded separately. The new error is, within these ranges, the part of `wanted` that the codec
+        lost, and elsewhere all of `wanted`. `wanted` is overwritten and kept."""
         for start, end in spans:
             part = wanted[start:end]
             part.sub_(self._codec.decode(self._codec.encode(part), end - start))

@@ -31,8 +31,8 @@ class Codec(Protocol):
 
     `nbytes(elements)`: the exact length of a payload in bytes.
 
-    `encode(values)`: `values` is flat fp32 and finite. The sender guarantees finite values; all codecs but fp32 and
-    bf16 assert it, as the callers of those two have just checked. Equal values always give equal bytes.
+    `encode(values)`: `values` is flat fp32 and finite, which the caller guarantees. All codecs except fp32 and bf16
+    assert it; the callers of these two have just checked it. Equal values always give equal bytes.
 
     `decode(payload, elements)`: return a fresh flat fp32 tensor; the payload is not kept. Raises BadPayload for a wrong
     length, and for bytes that `encode` never writes. Only fp32 and bf16 let NaN and infinity through; their callers

@@ -63,7 +63,7 @@ class NoServices:
 
 
 class FactUnavailable(Exception):
-    """The system does not provide a fact. The message gives the reason, for a person."""
+    """Raised when the system does not provide a fact. The message gives the reason, for a person."""
 
 
 def parse_conditions(text: str) -> tuple[str, ...]:

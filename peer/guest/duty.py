@@ -32,7 +32,8 @@ class DutyCycle:
     """Computes the pauses that keep the trainer within its shares. `used` returns the processor seconds of this
     process.
 
-    Counts all processor time since the end of the last pause, including evaluations."""
+    The count begins at the end of each pause and includes all processor time of the process, also that of
+    evaluations."""
 
     def __init__(self, shares: TrainerShares, *, on_gpu: bool, used: Callable[[], float] = time.process_time) -> None:
         self._speed = shares.speed * (shares.gpu if on_gpu else 1.0)

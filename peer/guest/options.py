@@ -46,7 +46,7 @@ def threads_for(share: float, asked: int | None, cores: int) -> int:
 
 
 def core_budget(share: float, threads: int, cores: int) -> float | None:
-    """Return the processor seconds per second that a trainer with so many threads may use; None: it cannot exceed its
+    """Return the processor seconds per second that a trainer with this many threads may use; None: it cannot exceed its
     share."""
     budget = share * cores
     return None if share >= 1 or budget >= threads else budget

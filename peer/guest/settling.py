@@ -40,5 +40,6 @@ class SettledCondition:
         return f"{self.reading.why}; goes on when that held for {self._settle_s:.0f} s"
 
     def settles_in(self, now: float) -> float:
-        """Return the seconds until the condition counts as restored; infinite: it is not about to."""
+        """Return the seconds until the condition counts as restored; infinity: it was not lost, or its last reading
+        does not hold."""
         return max(0.0, self._back_at - now) if self._blocked else math.inf

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the rules are read where a manifest is checked, which loads no torch
+if TYPE_CHECKING:  # the check of a manifest imports the rules, and must not load torch
     from torch import Tensor
 
 BLOCK = 2**18

@@ -1,5 +1,5 @@
-"""Weighted mean of a group's contributions, robust against members that send too long vectors or claim too many tokens.
-The owner of a shard computes it for all members."""
+"""Weighted mean of a group's contributions, robust against members that send vectors of excessive length or claim too
+many tokens. The owner of a shard computes it for all members."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import torch
 from torch import Tensor
 
 LONG = 1.5
-"""A contribution longer than this times the median norm is scaled down to that length (norm clipping: Sun et al. 2019,
-arXiv 1911.07963). Contributions of equal work differ in length by about a tenth. `benchmarks/liars.py` measures what
-one member can spoil."""
+"""A contribution longer than `LONG` times the median norm is scaled down to that length (norm clipping: Sun et al.
+2019, arXiv 1911.07963). Contributions of equal work differ in length by about a tenth. `benchmarks/liars.py` measures
+what one member can spoil."""
 HEAVY = 2.0
-"""No contribution weighs more than this times the median, because the token counts are claims of the senders."""
+"""Maximum weight of a contribution, as a multiple of the median token count. It is limited because the senders may
+claim any count."""
 FASTEST = 20.0
 """Largest factor by which a member's tokens may exceed the median and still justify a longer contribution (`ABSURD`).
 No machine is assumed to be faster than that."""
 FEW, WIDE = 3, 10.0
-"""Up to `FEW` contributions, a liar and a fast machine cannot be told apart. `LONG` and `HEAVY` are then both
-`WIDE`."""
+"""Among up to `FEW` contributions, a liar cannot be distinguished from a fast machine. `LONG` and `HEAVY` are then both
+replaced by `WIDE`."""
 ABSURD = 100.0
 """A contribution is refused if it is longer than this times the median norm, times the ratio of its tokens to the
 median (`FASTEST` at most). In its first ten steps an inner optimizer is slow, so ten times the steps can give a hundred
@@ -64,7 +65,8 @@ def square(values: Sliced) -> float:
 
 
 def fractions(tokens: Sequence[int]) -> list[float]:
-    """Return the weight of each contribution: w_i / sum(w_i), where w_i = min(tokens_i, HEAVY * median tokens)."""
+    """Return the weight of each contribution: w_i / sum(w_i), where w_i = min(tokens_i, HEAVY * median tokens). Among
+    up to `FEW` contributions, `WIDE` replaces `HEAVY`."""
     heaviest = (HEAVY if len(tokens) > FEW else WIDE) * median_low(tokens)
     weights = [min(float(count), heaviest) for count in tokens]
     total = sum(weights)
@@ -84,8 +86,8 @@ WEIGHTS: dict[str, Weigh] = {"tokens": fractions, "equal": equal_fractions}
 
 
 def factors(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
-    """Return the factor of each contribution: 1; less for one longer than `LONG` times the lower median norm; 0 for one
-    that has to be refused.
+    """Return the factor of each contribution: 1, less for one longer than `LONG` times the lower median norm (`WIDE`
+    times among up to `FEW`), and 0 for one that has to be refused (`ABSURD`).
 
     All factors are 1 if the median is zero. `tokens`: counts as the senders claim them."""
     usual, work = median_low(norms), max(1.0, median_low(tokens))
@@ -100,8 +102,8 @@ def weighted_mean(values: Sequence[Tensor], tokens: Sequence[int], weigh: Weigh 
     """Return the sum of x_i times its weight and its factor, in fp32. Products and sums are rounded one by one, in the
     given order.
 
-    The tensors are flat fp32 of equal length, and none has to be refused. They are overwritten, and the first one is
-    returned. (`peer.exchange.group.reduce` computes the same part by part.)"""
+    The tensors are flat fp32 of equal length; the caller has removed those that `factors` refuses. They are
+    overwritten, and the first one is returned. (`peer.exchange.group.reduce` computes the same part by part.)"""
     assert len(values) == len(tokens) > 0
     shrink = factors([norm(one) for one in values], tokens)
     weights = [fraction * factor for fraction, factor in zip(weigh(tokens), shrink, strict=True)]

@@ -85,8 +85,9 @@ class OuterState:
         return self._views(fragment)[0]
 
     def step_with(self, fragment: int, values: OuterValues, method: StepMethod) -> bytes:
-        """Apply the outer step that these values describe. Return the digest of the new state of the fragment if it is
-        a group's, whose members compare it; else empty bytes, because hashing takes longer than the step."""
+        """Apply the outer step that these values describe. In a group, return the digest of the fragment's new state,
+        which the members compare. In pairs and alone, return empty bytes, because hashing would take longer than the
+        step."""
         match values:
             case OwnWork() as own:
                 self._meet(fragment, own, None, method)
@@ -144,7 +145,8 @@ class OuterState:
         return gradient
 
     def put(self, fragment: int, params: Tensor, momentum: Tensor) -> None:
-        """Replace the state of a fragment by another peer's, both flat fp32. The caller holds `stepping`.
+        """Replace the state of a fragment by that of another peer: `params` and `momentum`, flat fp32. The caller holds
+        `stepping`.
 
         Afterwards `params` contains the difference to the previous outer_params."""
         outer, own_momentum = self._views(fragment)

@@ -30,10 +30,10 @@ class StepBlock:
     length."""
 
     outer: Tensor
-    """Changed by the step, as is `momentum`."""
+    """outer_params of the block. The step changes it and `momentum` in place."""
     momentum: Tensor
     own: Tensor
-    """Copy of the own params. The step may overwrite it."""
+    """Copy of this peer's params, which the step may overwrite."""
     share: float
     """Fraction of the own work since the last outer step that counts, in (0, 1]."""
     partner: Tensor | None
@@ -96,8 +96,8 @@ class MeanGradient:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupState:
-    """The group's state of a fragment, which replaces ours; both flat fp32. Afterwards `params` contains the difference
-    to our previous params."""
+    """A fragment's outer_params and momentum from the group, which replace ours; both flat fp32. After the step,
+    `params` contains the difference to our previous outer_params."""
 
     params: Tensor
     momentum: Tensor
@@ -108,7 +108,7 @@ class NoStep:
     """No values: the state of the fragment does not change."""
 
     digest: bytes = b""
-    """Digest of that state if it is a group's, whose members compare it; else empty."""
+    """In a group: digest of the fragment's state, which the members compare. Otherwise empty."""
 
 
 OuterValues = OwnWork | PartnerParams | MeanGradient | GroupState | NoStep

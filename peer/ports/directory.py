@@ -25,12 +25,12 @@ class Directory(Protocol):
         expiry checked. The dictionary is never modified afterwards."""
 
     def own_network(self) -> Mapping[PeerId, tuple[str, ...]]:
-        """Return the endpoints (`host:port`) of peers in our local network, by discovery port. Nobody outside that
-        network can see them."""
+        """Return the endpoints (`host:port`) of the peers in our local network that local discovery has found. Peers
+        outside that network cannot discover them."""
 
     @property
     def good_until(self) -> float:
-        """Time until which none of the records that `peers` returned last expires."""
+        """Time at which the first of the records that `peers` returned last expires."""
 
     def contact(self) -> DialReport:
         """Return the results of dialling the configured addresses, and the offset between our clock and those of the

@@ -30,8 +30,8 @@ class GroupHandler(Protocol):
         """Return the base of our state of the fragment. None: we have no complete state."""
 
     def on_shown(self, name: str, piece: int) -> memoryview | None:
-        """Return a piece of the contributions that we averaged in our last round, for an audit. None: not, or no
-        longer, available. Only a caller that knows the roster can compute `name`."""
+        """Return a piece of the contributions that we averaged in our last round, for an audit. None: it is not
+        available. Only a caller that knows the roster can compute `name`."""
 
 
 UNWANTED = "unwanted"
@@ -55,7 +55,7 @@ class Handler(Protocol):
         """Handler of group calls. None: this peer is in no group (yet)."""
 
     def on_hello(self, record: PeerRecord) -> None:
-        """A caller proved its key and sent this record."""
+        """Process the record of a caller that proved its key."""
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer: ...
 
@@ -63,8 +63,8 @@ class Handler(Protocol):
         """Answer whether `sender` may start a swap stream: LOCKED (continue), LATER, TAKEN or REFUSED."""
 
     def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
-        """Return what we know of another peer: its record, if others can dial it, and the seconds since our last
-        contact. None: no contact, or long ago."""
+        """Return our record of the peer `about` (None: unknown), and the seconds since its last contact with us (None:
+        no contact, or long ago)."""
 
     def on_receipt(self, sender: PeerId, signed: SignedOpinion) -> SignedOpinion | None:
         """Record a partner's signature of a swap and return ours. None: we have not decided yet whether to accept the

@@ -17,7 +17,7 @@ from peer.protocol.policy.donors import StateLosses
 
 @dataclass(frozen=True, slots=True)
 class TrainerInfo:
-    """What a trainer reports after its start."""
+    """The report of a trainer after its start."""
 
     device: str
     device_reason: str
@@ -68,7 +68,7 @@ class WorkDetails:
     data_to: str = ""
     """Place where the next batch begins."""
     data_skipped: str = ""
-    """Shards that were skipped between the two."""
+    """Shards that were skipped between `data_from` and `data_to`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,8 @@ class ProbeTerms:
     share: float
     """Part of our work that counts: our own params are `outer_params + share * (snapshot - outer_params)`."""
     taken: float
-    """How far our params would move towards the partner's before the two are averaged: 0 to 1 (`Clip.taken`)."""
+    """Fraction of the way from our params to the partner's that clipping keeps before the two are averaged: 0 to 1
+    (`Clip.taken`)."""
     within_s: float
     """Time limit of the trainer, in seconds."""
 
@@ -177,11 +178,11 @@ class Trainer(Protocol):
         """Merge `outer_params` (flat fp32 of the fragment) into the fragment's params at the step boundary that `merge`
         names, and set the base counter to `base`. Return when that is done.
 
-        `base` names the snapshot by its `processed`. A held trainer continues at the next `work`, with step 0 of
-        `next_round`. Applies of other fragments, one `work`, and one later snapshot of the fragment may be pending at
-        the same time. If a merge and a snapshot fall on the same boundary, the merge comes first. With `merge.shift`
-        there is no snapshot, and `base` and `next_round` are ignored. If the call is cancelled, the merge still
-        happens, unless the trainer dies."""
+        `base` is the `processed` of the snapshot whose work the result contains. A held trainer continues at the next
+        `work`, with step 0 of `next_round`. Applies of other fragments, one `work`, and one later snapshot of the
+        fragment may be pending at the same time. If a merge and a snapshot fall on the same boundary, the merge comes
+        first. With `merge.shift` there is no snapshot, and `base` and `next_round` are ignored. If the call is
+        cancelled, the merge still happens, unless the trainer dies."""
 
     def release(self, key: RoundKey) -> None:
         """Report that nothing will be applied for this snapshot, so that the trainer does not wait for it. Never
@@ -235,7 +236,7 @@ class ShardSkip:
 
 
 ShardAnswer = Callable[[str, Path | None, str], None]
-"""Receives a shard's digest and its file. File None: there is none, and the third argument says why."""
+"""Receives a shard's digest and its file. File None: there is no file, and the third argument is the reason."""
 
 
 class ShardSource(Protocol):
@@ -246,7 +247,7 @@ class ShardSource(Protocol):
 
     def want(self, shards: Sequence[str], ask: Sequence[str], wrong: Sequence[str]) -> None:
         """Cache these shards, in the order in which they are needed, and no others. Each shard in `ask` gets one
-        answer. The files that were given for the shards in `wrong` had other content."""
+        answer. `wrong`: shards whose file, as answered earlier, did not have the expected content."""
 
     def skipped(self, skip: ShardSkip) -> None:
         """Write to the journal that a shard was skipped."""

@@ -79,8 +79,8 @@ class GroupCalls(Protocol):
         """Send our part of a shard to its owner and wait for the result. `source` None: nothing is sent.
 
         Returns when `sink` holds the complete, verified result. If it raises, the content of `sink` is not valid. An
-        owner that stops sending is noticed within five seconds. If both sides resume over another connection, the owner
-        counts as lost after ten more. `source` is not read once the result has begun."""
+        owner that stops sending is noticed within five seconds. If both sides support resumption, it then has ten more
+        seconds before it counts as lost. `source` is not read once the result has begun."""
 
     async def held(self, by: PeerRecord, fragment: int, timeout_s: float) -> Base:
         """Fetch the base of the state of a fragment that a peer has now."""

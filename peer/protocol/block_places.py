@@ -86,8 +86,8 @@ class BlockPlaces(Generic[K]):
         return len(self._held) < self._places and (proven or strangers < self._places - self._reserve)
 
     def _victim(self, block: str, host: str, *, proven: bool) -> K | None:
-        """Return the holder to evict. None: neither another block nor a host of the newcomer's block has more places
-        than the newcomer's own, or all holders are proven."""
+        """Return the holder to evict by the rule of `enter`. None: the rule evicts nobody, or all holders are proven
+        and cannot be evicted."""
         strangers = [(holder, place) for holder, place in self._held.items() if not place.proven]
         blocks = Counter(place.block for _, place in strangers)
         if not blocks:

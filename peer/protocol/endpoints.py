@@ -80,7 +80,7 @@ NAMED = "named"
 
 
 def voice_of(endpoint: str) -> str:
-    """Return the network as which a peer that answers at this `host:port` has a vote: its block, or `NAMED`."""
+    """Return the network whose vote a peer has that answers at this `host:port`: its block, or `NAMED` for a name."""
     return block_of(endpoint) if version_of(endpoint) else NAMED
 
 

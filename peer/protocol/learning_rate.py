@@ -29,7 +29,7 @@ def schedule(
 
 
 def _left(shape: Schedule, fall: float) -> float:
-    """Return the remaining part of the decrease, 1 to 0, after the fraction `fall` of it in time."""
+    """Return which part of the decrease remains, from 1 to 0, when the fraction `fall` of its duration has passed."""
     match shape:
         case "cosine":
             return 0.5 * (1.0 + math.cos(math.pi * fall))
@@ -40,7 +40,7 @@ def _left(shape: Schedule, fall: float) -> float:
 
 
 def progress_of(begun: float, step: int, steps_per_slot: float | None, total: int) -> float:
-    """Return the progress of the run in [0, 1], `step` steps after its first `begun` slots of `total`.
+    """Return the progress in [0, 1] of a run of `total` slots, `step` steps after the end of slot number `begun`.
 
     A slot is the shortest round (`peer.protocol.round_lengths`). `steps_per_slot` None: rounds are in seconds, and the
     present slot counts as half done."""

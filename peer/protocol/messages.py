@@ -73,7 +73,7 @@ MAX_PARTS = 3
 
 
 class Status(enum.StrEnum):
-    """What a peer is doing, as its record says."""
+    """Activity of a peer, as stated in its record."""
 
     JOINING = "joining"
     """Has no complete state yet, so it is neither a candidate nor a donor."""
@@ -163,7 +163,7 @@ class PeerRecord:
     endpoints: tuple[str, ...]
     """`host:port` of the exchange service (IPv6 in brackets), best first, at most `MAX_ENDPOINTS`."""
     reachable: bool
-    """Whether others can dial it, as far as others have tried. True until one has tried."""
+    """Whether other peers can dial this peer. True until enough of them have tried and failed."""
     wire_min: int
     wire_max: int
     round: int
@@ -219,15 +219,15 @@ class Offer:
     reach: Reach = Reach.DIRECT
     """How others can call the sender."""
     eta_s: float = 0.0
-    """Seconds until the sender's trainer has stopped for this round at the latest, according to the sender."""
+    """Latest time at which the sender's trainer stops for this round, in seconds from now, according to the sender."""
     proven: bool = False
-    """Whether the receiver is proven to the sender. If both are proven to each other, their pair has priority in this
-    round."""
+    """Whether the sender counts the receiver among its proven peers (`peer.protocol.pair.proven`). If each counts the
+    other, their pair has priority in this round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """An action that the matching returns: send this offer to this peer."""
+    """An offer for the caller to send, as returned by `Matching.actions`."""
 
     to: PeerId
     offer: Offer
@@ -259,7 +259,7 @@ class Answer:
     reach: Reach = Reach.DIRECT
     """How others can call the answering peer."""
     proven: bool = False
-    """With HELD: whether the sender of the offer is proven to the answering peer."""
+    """With HELD: whether the answering peer counts the sender of the offer among its proven peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ class Welcome:
     seen_as: str
     """Address (`host:port`) from which we call, as the other peer sees it."""
     voice: str = ""
-    """Network of the other peer, under which its offset counts (`peer.clock.clock_filter`)."""
+    """Network of the other peer. The offsets of all peers of one network share one vote (`peer.clock.clock_filter`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,11 +307,11 @@ class Probed:
     tried: tuple[str, ...]
     """Endpoints that the prober dialled, at most `MAX_ENDPOINTS`. Empty: it declined, and `reason` says why."""
     answered: tuple[str, ...]
-    """Those of them at which this peer answered with its key over TLS."""
+    """The endpoints in `tried` at which this peer answered with its key over TLS."""
     reason: str
     """Why the other endpoints did not answer, as a sentence."""
     asked_at: str = ""
-    """Endpoint at which the prober, with its key, received the request. Empty: not known."""
+    """Endpoint of the prober at which it received the request and proved its key. Empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,8 +322,8 @@ class PeerTimings:
     ready: float
     """Run time at which its work was done."""
     worked: float
-    """Seconds for which the peer itself was the reason that it was not ready. Counted from the due moment of the round,
-    or from the start of the round with a clock in steps."""
+    """Seconds by which its own work delayed `ready`: from the due moment of the round on, or with a clock in steps from
+    the start of the round on."""
     rate_out: float = 0.0
     """Median upload rate of its latest exchanges in bytes per second. 0: not known."""
     rate_in: float = 0.0
@@ -344,7 +344,7 @@ class TransferTimings:
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """A witness's answer about a peer that does not answer us."""
+    """The answer of a witness: whether it reaches a peer that does not answer us."""
 
     reaches: bool | None
     """None: the witness cannot say or declined, and `reason` says why."""
@@ -369,7 +369,8 @@ class SwapReport:
     seconds: float
     """Seconds from the first frame to the last."""
     sent_all: bool
-    """False: the partner disappeared after we had its payload. It will do a solo step, while we apply the exchange."""
+    """False: the partner disappeared after it had sent its whole payload, but before it had ours. We apply the
+    exchange; the partner takes a solo step."""
     partner_timings: PeerTimings | None = None
     """Timings that the partner sent, after the range check."""
     own_timings: PeerTimings | None = None

@@ -1,7 +1,7 @@
 """Lengths of rounds, counted in slots.
 
-A slot is the shortest round. A round lasts one slot, or as many as the signed manifest says. All numbers are integers,
-so that every machine computes the same rounds."""
+A slot is the shortest round. A round lasts one slot, or as many as the signed manifest states. All numbers are
+integers, so that every machine computes the same rounds."""
 
 from __future__ import annotations
 

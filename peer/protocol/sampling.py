@@ -95,9 +95,9 @@ class Sampler:
         return self._draw(cursor, count, lambda place, shard: usable(shard))
 
     def replay(self, cursor: Cursor, count: int, skipped: Collection[tuple[int, int]]) -> Drawn:
-        """Return again what was drawn from this cursor. Raises NothingToDraw.
+        """Repeat an earlier draw from this cursor. Raises NothingToDraw.
 
-        `skipped`: (epoch, place) of the shards that were skipped then. Shards that this draw does not reach are
+        `skipped`: (epoch, place) of the shards that the earlier draw skipped. Entries beyond the end of this draw are
         ignored."""
         return self._draw(cursor, count, lambda place, shard: place not in skipped)
 
@@ -131,7 +131,7 @@ class Sampler:
             if left > 0:
                 skipped.append(place)
             passed += 1
-            if passed == 2 * len(self._windows):  # twice: so that a complete epoch is included from any cursor
+            if passed == 2 * len(self._windows):  # twice: one of the two epochs is then complete
                 raise NothingToDraw(f"none of the {len(self._windows)} shards is usable and has a window")
             cursor = self._next_shard(cursor)
         return Drawn(drawn, cursor, skipped)

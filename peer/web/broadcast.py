@@ -1,5 +1,5 @@
-"""Sends the daemon's account to all browsers that show its page. The account is rendered once per second for all of
-them, and only changed parts are sent.
+"""Sends a page's account, the JSON data that it shows, to all browsers that show the page. The account is rendered once
+per second for all of them, and only changed parts are sent.
 
 An account has named parts, each a server-sent event. A browser that connects, or was slow, gets exactly the parts that
 are newer than those it has."""
@@ -124,7 +124,7 @@ class Broadcast:
         if self._closed or self._broken or (self._rendered_at is not None and now - self._rendered_at < older_than_s):
             return
         self._rendered_at = now
-        self._broken = True  # stays set if the account raises: the defect is reported once
+        self._broken = True  # stays set if `_account` raises, so that the defect is reported only once
         fresh = {name: _frame(name, value) for name, value in self._account().items()}
         self._broken = False
         changed = {name: frame for name, frame in fresh.items() if self._frames.get(name, (0, b""))[1] != frame}

@@ -1,4 +1,4 @@
-"""A daemon's web page, open while the daemon runs. Its libraries are imported only when it opens."""
+"""A daemon's web page, served while the daemon runs. The web libraries are imported only when the page opens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The account on a run's public page, from the operator's node's view of the run. Lists are bounded."""
+"""The account on a run's public page: the JSON data that the page shows, made from the view that the operator's node
+has of the run. Lists are bounded."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ class PublicAccount:
         return {name: bounded(part) for name, part in parts.items()} | {"join": {"ticket": ticket}}
 
     def _peer(self, line: PeerLine) -> dict[str, Any]:
-        """Return a peer's line with the time of the last contact in place of its age, which would change on every call
-        and be sent again."""
+        """Return a peer's line, with the time of its last contact in place of the seconds since then. These would
+        change at each rendering, so the line would be sent again each time."""
         told: dict[str, Any] = to_json(line)
         return told | {"seen": round(self._wall() - told.pop("seen_s_ago"))}

@@ -1,4 +1,5 @@
-"""The account on a volunteer's page, from the daemon's status and journal events.
+"""The account on a volunteer's page: the JSON data that the page shows, made from the daemon's status and journal
+events.
 
 It contains no network address, path or process id. Lists are bounded."""
 
@@ -36,7 +37,7 @@ class VolunteerAccount:
         source.listen(self.on_event)
 
     def on_event(self, event: Event, t: float) -> None:
-        """Store the last rounds. A listener of the journal."""
+        """Store a round that has ended. Called with each event of the journal."""
         if isinstance(event, RoundEnded):
             self._rounds.append(
                 {

@@ -190,7 +190,7 @@ class Modulo:
         return (integers * steps.unsqueeze(1)).clamp_(-HUGE, HUGE)
 
     def low_bytes(self, elements: int) -> int:
-        """Return the bytes of the low parts of so many elements."""
+        """Return the bytes of the low parts of this many elements."""
         return -(-elements * self.bits // 8)
 
     def heads(self, raw: Tensor, elements: int) -> Heads:
@@ -235,7 +235,7 @@ def encode_request(wanted: Tensor) -> bytes:
 
 
 def decode_request(request: Payload, elements: int) -> Tensor:
-    """Decode a request that `encode_request` wrote, for a payload of so many elements.
+    """Decode a request that `encode_request` wrote, for a payload of this many elements.
 
     Raises BadPayload: `length`; `index` for a block after the last one."""
     blocks = count_blocks(elements)

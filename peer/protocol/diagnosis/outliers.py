@@ -26,15 +26,16 @@ LEAST_OF_PARTNER = 3
 LEAST_PARTNERS = 3
 """Minimum number of partners for a comparison."""
 RATIO = 2.0
-"""A rate is slow if it is smaller than that of other partners by at least this factor,"""
+"""A rate is slow if it is smaller than that of other partners by at least this factor and by at least `SPREADS`
+spreads."""
 SPREADS = 3.0
-"""and differs from them by at least this many spreads (1.4826 median absolute deviations)."""
+"""See `RATIO`. A spread is 1.4826 median absolute deviations."""
 LATE_S = 2.0
 """Seconds below which lateness is ignored."""
 OFTEN = 0.7
 """Fraction of the exchanges in which lateness or slowness must occur."""
 MOSTLY = 0.75
-"""Fraction of the exchanges that must have stalled. Below it, the partner was late at times or lost."""
+"""Fraction of the exchanges that must have failed for a finding that exchanges stall."""
 COSTS_S = 0.5
 """A slow transfer of fewer seconds does no harm and is ignored."""
 STAYS = 0.75

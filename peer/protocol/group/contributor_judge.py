@@ -38,8 +38,8 @@ ENOUGH = 14.0
 MOST = 2 * ENOUGH
 """Maximum evidence, so that two clear rounds bring a contributor back."""
 LONG = 4.0
-"""A contribution this many times as long as its tokens explain is too long if it agrees less than half as much as
-usual. Honest machines of speeds 1 to 20 stay below (`benchmarks/honest_owners.py`)."""
+"""A contribution is left out at once if it is this many times as long as its tokens explain and agrees less than half
+as much as usual. Honest machines of speeds 1 to 20 stay below (`benchmarks/honest_owners.py`)."""
 TO_SIGMA = 1.4826
 """Ratio of standard deviation to median absolute deviation for normal values."""
 REMEMBERED = 1024

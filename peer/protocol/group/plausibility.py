@@ -1,19 +1,19 @@
-"""Check whether the result of a shard can be the mean of what the members sent, as far as one member can tell. The
+"""Check, with what a single member knows, whether the result of a shard can be the mean of the contributions. The
 module is pure: the caller measures lengths and cosines.
 
 An owner signs its result, and no other member sees all contributions. A member knows its own contribution, the results
 of the other shards of the round, and the results that it applied before. Most owners are honest, so medians over these
 show how long results usually are, and how much they agree with our contribution.
 
-* *Length*: a result is at most `FAR` times as long as the larger of our own contribution and the usual result. *
-*Direction*: a result that includes our contribution must not point against it while the other results agree with it.
+* Length: a result is at most `FAR` times as long as the larger of our own contribution and the usual result.
+* Direction: a result that includes our contribution must not point against it while the other results agree with it.
 
 A correct mean may point against a small contribution if the other members have different data or much faster machines.
 So the direction counts only for a member whose contribution usually agrees with the results (`ALONG`), and only if the
 disagreement is clear (`AGAINST`).
 
-A refused result is no proof of a fault. It is not applied, as if its owner had died, and the owner keeps its
-reputation."""
+A refusal does not prove a fault of the owner, so its reputation does not change. The result is not applied, as if the
+owner had died."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ ALONG = 0.15
 AGAINST = 0.5
 """A result points against our contribution if its cosine is below minus this fraction of the usual one."""
 DEVIATIONS = 4.0
-"""And it must be below zero by this many standard deviations of cosines between random directions: 1 /
-sqrt(elements)."""
+"""The cosine must also be below zero by this many standard deviations of the cosine between random directions, which is
+1 / sqrt(elements)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,8 @@ class ResultHistory:
 
 
 def _too_few(one: MeasuredResult, members: int) -> str:
-    """Return a sentence if the result names too few members: an honest owner needs more than half of the roster."""
+    """Return a sentence if the result names too few contributors; empty: enough. An honest owner waits for more than
+    half of the roster."""
     if 2 * one.named > members:
         return ""
     return f"the result names {one.named} of {members} members, too few for a result"

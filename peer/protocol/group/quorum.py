@@ -17,7 +17,7 @@ contributors. So one peer would have contributed to both.
 
 2. If one builds on an older base D and the other on a newer base made by roster E: E's result had more than half of D's
 electors as contributors. So one of them, x, would contribute again for D. x accepted E and missed its result, so x
-counts E. x does not contribute to a roster that lists less than half of E, and every listed member said in this round
+counts E. x does not contribute to a roster that lists less than half of E, and every listed member stated in this round
 that it is at D. The other result needs more than half of E at the newer base in the same round. So one peer would be at
 both bases.
 

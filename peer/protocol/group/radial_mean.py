@@ -8,7 +8,8 @@ Its length is the mean length of the contributions. The weighted mean of contrib
 shorter, by up to the square root of their number. The norms are those of whole tensors.
 
 The weighted mean is used instead among fewer than `FEWEST` members, outside the model's blocks, and where the
-directions cancel each other: u is then shorter than `CANCELLED` of its length for independent directions."""
+directions cancel each other: u is then shorter than `CANCELLED` times the length that it has for independent
+directions."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def contradictions(
     ours: Vouchers, theirs: Vouchers, owners: Sequence[PeerId], verify: Callable[[PeerId, bytes, bytes], bool]
 ) -> Iterator[tuple[PeerId, int]]:
     """Yield each owner that signed two results of one shard, and the shard. `owners`: owner of each shard in the round
-    of `ours`. Receipts with an invalid signature are ignored. verify(peer, raw, signature)."""
+    of `ours`. Receipts with an invalid signature are ignored. `verify` is called with (peer, raw, signature)."""
     if not ours.roster or ours.roster != theirs.roster:
         return
     known = {voucher.shard: voucher for voucher in ours.shards}

@@ -40,7 +40,7 @@ class Join:
     key: RoundKey
     base: Base
     reach: Reach = Reach.DIRECT
-    """How others can call the member. A relayed member whose path is fast enough to own a shard says DIRECT."""
+    """How others can call the member. A relayed member whose path is fast enough to own a shard sends DIRECT."""
     wait_s: float = 0.0
     """Seconds for which the leader may hold the call before it answers WAIT."""
     vouchers: Vouchers = NO_VOUCHERS

@@ -39,9 +39,9 @@ RELAYED_SHARE = 0.5
 def owner_reach(reach: Reach, rate: float, nbytes: int, seconds: float) -> Reach:
     """Return the reach that a member gives in its join, which decides who owns shards.
 
-    A relayed member may own a shard like a directly callable one if its path is fast enough; it then says DIRECT.
-    `rate`: bytes per second of its best relay. `nbytes`: bytes of the whole fragment, about what an owner receives in
-    contributions and sends in results. `seconds`: from one round to the next."""
+    A relayed member may own a shard like a directly callable one if its path is fast enough. Its join then contains
+    DIRECT. `rate`: bytes per second of its best relay. `nbytes`: bytes of the whole fragment, about what an owner
+    receives in contributions and sends in results. `seconds`: from one round to the next."""
     if reach is Reach.RELAYED and RELAYED_SHARE * rate * seconds >= nbytes:
         return Reach.DIRECT
     return reach
@@ -130,7 +130,7 @@ class ResultSink(Sink, Protocol):
 
     def begins(self, named: tuple[int, ...], signature: bytes, nbytes: int) -> None:
         """Called once before the first byte of the result, with its claimed contributors, the owner's signature and the
-        size; all not verified. From then on the sink's `nbytes` is this size. Raises BadPayload."""
+        size, none of them verified. From then on the sink's `nbytes` is this size. Raises BadPayload."""
 
 
 @dataclass(frozen=True, slots=True)

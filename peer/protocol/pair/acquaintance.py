@@ -1,8 +1,8 @@
 """Limit on how often the same two peers are paired.
 
-A peer could generate keys until its scores with a victim win in every round. This limit makes that worth little. A
-proven peer is counted against the number of proven peers only, so that many fresh keys cannot keep proven peers
-apart."""
+A peer could generate keys until its scores with a victim win in every round. Under this limit that gains little. For a
+pair with a proven peer, only the proven peers count as live, because otherwise many fresh keys could keep proven peers
+apart for longer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Excuses for swaps that failed because a relay disappeared during the transfer: neither partner is to blame.
 
-A partner chooses its relays itself, so it could use one that disappears on purpose. Therefore each partner is excused
-only a few times. After that such failures count like any others. The module is pure."""
+A partner chooses its relays itself, so it could use one that disappears on purpose. Therefore only a few failures with
+each partner are excused. Further ones count like any other failure. The module is pure."""
 
 from __future__ import annotations
 

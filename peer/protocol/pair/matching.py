@@ -15,7 +15,7 @@ stranger for the rest of the round. So two peers that wait for each other agree 
 cannot wait for each other in a circle.
 
 A candidate may be a last choice. The peer asks it only when all other candidates are out, and answers its offers TAKEN
-until then. So nobody waits for this peer in vain, and the order of last choices need not be agreed.
+until then. So no candidate waits for this peer in vain, and peers need not agree on their last choices.
 
 Locks are consistent. A peer has one offer in flight at a time, and until the answer arrives it locks only with the peer
 to which it sent that offer. So a peer that answers LOCKED knows that the other side accepts the lock. After a lost
@@ -43,12 +43,12 @@ AWAIT_S = 1.5
 """Seconds to wait for the call of a candidate that cannot be dialled. After that it ranks behind all other
 candidates."""
 MAX_NOTICES = 32
-"""Maximum peers that an uncallable peer notifies of its lock. They could only wait for its call."""
+"""Maximum peers that an uncallable peer notifies of its lock, because they would otherwise wait for its call."""
 HELD_BACK = "our last choice"
 LATE = "not answering yet"
 RELEASED = "let go of us"
 MOST_OUT = 3
-"""Maximum number of late offers. While there are so many, no further candidate is asked."""
+"""Maximum number of offers with a late answer. While their number is `MOST_OUT`, no further candidate is asked."""
 POLL_S = 0.5
 """Interval for repeating an offer that was answered HELD. The repetition detects that the other peer died, and repairs
 a lost withdrawal."""
@@ -153,7 +153,7 @@ class Matching:
 
     def on_offer(self, sender: PeerId, now: float, reach: Reach = Reach.DIRECT, proven: bool = False) -> Answer:
         """Answer another peer's offer. The sender is alive, so it becomes a candidate even if it was out. `proven`:
-        whether this peer is proven to the sender."""
+        whether the sender counts this peer among its proven peers (`Offer.proven`)."""
         if self.locked is not None:
             return Answer(Verdict.LOCKED if self.locked == sender else Verdict.TAKEN)
         if self.closed:
@@ -341,14 +341,15 @@ class Matching:
             self._ranking = None
 
     def _awaited_until(self, caller: PeerId) -> float:
-        """Return until when to wait for a candidate that cannot be called. The waiting times of all of them run in
-        parallel, and one that was answered HELD calls again."""
+        """Return until when to wait for the call of a candidate that cannot be called. The waits for all such
+        candidates begin together. Each offer of a candidate extends its own wait, because after HELD it calls again."""
         assert self._awaited_since is not None
         return max(self._awaited_since, self._called_at.get(caller, 0.0)) + self._await_s
 
     def _best_to_ask(self, now: float) -> PeerId | None:
-        """Return the best candidate to send an offer to. None: the best one cannot be called and is still being waited
-        for. It uses the same order, so it will call; but it may be dead, so the wait is limited."""
+        """Return the best candidate to send an offer to. None: there is no candidate, or the best one cannot be called
+        and we wait for its call. The candidate ranks its peers by the same scores, so it should call us, but the wait
+        is limited because it may be dead."""
         while (best := self._best()) is not None:
             if best not in self._reaches.callers:
                 return best
@@ -402,8 +403,8 @@ class Matching:
         self._release_waiting()
 
     def _notify_waiting_candidates(self) -> None:
-        """Notify the best candidates of the lock. They cannot dial this peer, so they would wait for its call in
-        vain."""
+        """Notify the best callable candidates of the lock. They cannot dial this peer, so they would wait for its call
+        in vain."""
         free = [p for p in (*self._free(), *self._held_back) if p not in self._reaches.callers and p != self.locked]
         self._waiting.update(heapq.nlargest(MAX_NOTICES, free, key=self._weight))
 

@@ -15,7 +15,7 @@ GAINED = 0.5
 ERRORS = 3.0
 """The mean may be worse than our own params by this many standard errors."""
 RUNNING = 2
-"""Consecutive refusals after which a partner becomes a last choice."""
+"""Number of consecutive refusals after which a partner becomes a last choice (`LastChoices`)."""
 FIRST_ROUNDS, MOST_ROUNDS = 8, 64
 """Number of rounds for which a partner is a last choice: at first, and at most. It doubles each time."""
 REMEMBERED = 512

@@ -2,12 +2,13 @@
 
 A fresh key costs nothing, an accepted exchange costs work. So a peer is proven after `NEEDED` accepted exchanges with
 us, or by receipts of accepted exchanges with `VOUCHERS` peers that are proven by their own exchanges. Three liars could
-sign receipts for any number of keys. Therefore a peer that is proven by receipts cannot vouch for others, a voucher's
-receipts of one round count for one partner only, and there are at most as many peers proven by receipts (the latest
-ones) as by their own exchanges.
+sign receipts for any number of keys. Three rules limit that. A peer that is proven by receipts cannot vouch for others.
+A voucher's receipts of one round count for one partner only. At most as many peers are proven by receipts, the latest
+ones, as are proven by their own exchanges.
 
-Edges between proven peers have priority in three of four rounds. In the fourth, the same for all peers, all edges weigh
-the same, so that newcomers find partners and the swarm mixes (`MIXING_GAP`). The module is pure."""
+Edges between proven peers have priority in three of four rounds. In the fourth round, which is the same for all peers,
+all edges have equal priority, so that newcomers find partners and the swarm mixes (`MIXING_GAP`). The module is
+pure."""
 
 from __future__ import annotations
 

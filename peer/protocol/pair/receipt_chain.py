@@ -56,7 +56,7 @@ class Countersigned:
 
     @property
     def statement(self) -> SwapStatement:
-        """The statement that the partner signed."""
+        """The statement to which the partner's signature belongs."""
         return self.own_statement.mirrored(self.partner_opinion)
 
     def holds(self, verify: Verify) -> bool:

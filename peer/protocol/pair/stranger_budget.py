@@ -24,8 +24,8 @@ is longer."""
 LEAST_S = 0.3
 """With fewer seconds in the allowance, no stranger is tried: it could not answer in time."""
 MOST_CALLS, LEAST_CALLS = 5.0, 1.5
-"""Round trips that one stranger may take, and that the allowance must have to try one, if these are longer than the
-limits in seconds. The first byte arrives one and a half round trips after the partner has begun."""
+"""`MOST_S` and `LEAST_S` in round trips, for calls so slow that these are longer. The first byte arrives one and a half
+round trips after the partner has begun."""
 KEPT_S = 2 * LEAST_S
 """Seconds of the allowance that only strangers who answer may use."""
 RESERVE_S = 40.0

@@ -63,8 +63,8 @@ class DialBudget:
         self._called: OrderedDict[tuple[PeerId, str], None] = OrderedDict()
 
     def take(self, peer: PeerId, endpoint: str, now: float) -> Shortage | None:
-        """Use one dial of this address. None: it may be dialled; `answered` returns the dial to the budget. Otherwise
-        the reason why not."""
+        """Charge one dial of this address, which `answered` returns to the budget. Return None if it may be dialled,
+        else the reason why not; nothing is charged then."""
         host = host_of(endpoint)
         if host in self.answered_hosts(peer):
             return None
@@ -95,7 +95,8 @@ class DialBudget:
         return self._answered.get(peer, ())
 
     def called(self, peer: PeerId, host: str) -> None:
-        """Record that this peer, with a proven key, called from this host. One dial of it there is free."""
+        """Record that this peer, with a proven key, called from this host. The next dial of this peer at this host is
+        free."""
         _remember(self._called, (peer, host), None)
 
     def _buckets(self, endpoint: str) -> list[tuple[str, TokenBuckets[str]]]:

@@ -10,8 +10,8 @@ operator's node that keeps states (`peer.node.operator`). They send the requests
 * Donors with a complete state are asked: peers that train, are paused or have finished, and nodes of the operator. At
   first one donor of each network is asked, then a second one of each.
 * No single donor decides. The donors vote on the state, one vote for each address block, and votes of proven peers
-  count first (`peer.protocol.swarm.block_votes`). States of training peers are preferred to the first or kept state of
-  a node. A digest that the operator's node signed outranks the votes.
+  count first (`peer.protocol.swarm.block_votes`). States of training peers are preferred to the first state of the run
+  and to the state that a node keeps. A digest that the operator's node signed outranks the votes.
 * A state of a pair run is weighed by its losses before it is used. A joiner has no params of its own to compare with.
   It knows the loss of a uniform guess, which an untrained model roughly has, and the losses of other donors' states. So
   a slightly bad state passes; exchanges with honest partners repair that.
@@ -40,7 +40,8 @@ MAX_ASKED = 16
 WAVES = 3
 """Maximum rounds of requests while the offers come from fewer than `NETWORKS` networks."""
 NETWORKS = 3
-"""Number of networks from which offers are needed before one is chosen, if there are so many."""
+"""Number of networks from which offers are needed before one is chosen. If fewer are known, offers from all of them
+suffice."""
 ASK_S = 10.0
 """Timeout in seconds for a donor's description of its state."""
 OFFER_PATIENCE_S = 1.0
@@ -336,8 +337,8 @@ class DonorPolicy:
         return votes.count(offered.donor.peer_id for offered in offers.offered) >= NETWORKS
 
     def ask_again(self, offers: Offers, wanted: str) -> bool:
-        """Return whether to ask the donors for a fresh snapshot. Offers of a group may differ only because the
-        snapshots were made at different times. Not if a donor still has the state `wanted`."""
+        """Return whether to ask the donors of a group for fresh snapshots, because their offers differ. The only reason
+        may be that the snapshots were made at different times. False if a donor still offers the state `wanted`."""
         marks = {offered.mark for offered in offers_of_peers(offers.offered)}
         return self.momentum and len(marks) > 1 and wanted not in marks
 
@@ -494,8 +495,8 @@ class DonorPolicy:
         self._give_up_at = now + self.patience_s
 
     def progressed(self, now: float) -> None:
-        """Restart that time because pieces arrived. No effect once a state was refused, so that liars cannot delay a
-        joiner without limit."""
+        """Restart the time without progress, because pieces arrived. No effect once a state was refused, so that liars
+        cannot delay a joiner without limit."""
         if not self._refused_until:
             self.begin(now)
 
@@ -576,7 +577,8 @@ def retry_wait_s(eta_s: float) -> float:
 
 
 def grace_s(took_s: float, least_s: float = 0.0) -> float:
-    """Return how many more seconds slower donors have after `ENOUGH` states arrived: as long as those took."""
+    """Return how many more seconds slower donors get after `ENOUGH` states arrived: `took_s`, the time in which those
+    arrived, but at least `least_s`."""
     return max(least_s, took_s)
 
 
@@ -715,12 +717,14 @@ def judge_checkpoint(name: str, round_: int, live: int | None, most: int | None 
 
 
 def with_own_state(records: Iterable[PeerRecord]) -> list[PeerRecord]:
-    """Return the peers that have a complete state of their own."""
+    """Return the peers with a complete state. Nodes of the operator are left out, because they only keep states of
+    others."""
     return [record for record in records if record.status in COMPLETE and record.status not in NODES]
 
 
 def donors_of_last(records: Sequence[PeerRecord]) -> list[PeerRecord]:
-    """Return the peers from which to fetch the last state, once more have finished than train; else none."""
+    """Return the peers from which to fetch the last state: those that have finished. Empty unless they outnumber the
+    peers that still train. If no peer trains or has finished, return all."""
     finished = [record for record in records if record.status is Status.FINISHED]
     training = [record for record in records if record.status is Status.TRAINING]
     if not training:

@@ -29,7 +29,8 @@ class FitnessFinding:
 
 
 def rounds_a_step(step_s: float, round_s: float) -> int:
-    """Return one of how many rounds such a machine takes part in: 1 if an inner step fits into a round."""
+    """Return n if a machine with inner steps of `step_s` seconds takes part in one of n rounds. 1: a step fits into a
+    round."""
     return max(1, math.ceil(step_s / round_s - GRACE))
 
 

@@ -2,9 +2,9 @@
 above `OUT_OF_FAVOUR`, the peer is no candidate, and its calls are refused. The module is pure: `now` is an argument, in
 seconds.
 
-Only peers that proved their key have scores: a peer must not be blamed because a third peer named its id. A peer that
-is out can return with a fresh key. The limits on Hellos slow that down, and a new key has no record in the
-directory."""
+Only peers that proved their key have scores: a peer must not be blamed because a third peer named its id. A peer
+excluded in this way can return with a fresh key. The limits on Hellos slow that down, and a new key has no record in
+the directory."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from peer.codes import Code
 from peer.protocol.messages import PeerId
 
 OUT_OF_FAVOUR = 4.0
-"""Score above which a peer is no candidate."""
+"""Score above which a peer is excluded: it is no candidate, and its calls are refused."""
 HALF_LIFE_S = 300.0
 """Seconds in which a score halves."""
 CEILING = 64.0
-"""Maximum score. So no peer is out for longer than HALF_LIFE_S * log2(CEILING / OUT_OF_FAVOUR) = 20 minutes."""
+"""Maximum score. So no peer is excluded for longer than HALF_LIFE_S * log2(CEILING / OUT_OF_FAVOUR) = 20 minutes."""
 MAX_PEERS = 1024
 FORGOTTEN = 0.05
-"""A score this low is removed."""
+"""When there is no room for another peer, scores up to this are removed."""
 
 WRONG_BYTES = 6.0
-"""Weight of offences not in `WEIGHTS`. One is enough for three minutes. TLS detects line noise, so wrong bytes were
-sent as such."""
+"""Weight of offences not in `WEIGHTS`. A single one excludes the peer for three minutes. TLS detects errors of the
+line, so the peer itself has sent the wrong bytes."""
 WEIGHTS: Mapping[Code, float] = {
     Code.LOST: 1.0,  # a crash, a closed laptop or a bad line: only the fifth within minutes is too many
     Code.LATE: 2.0,  # locked and did not begin: slow or asleep, but each time our trainer waits for it
@@ -36,7 +36,7 @@ WEIGHTS: Mapping[Code, float] = {
     Code.LIMIT: 0.1,
     Code.LAYOUT: 2.0,  # most likely a wrong manifest or an old program: three tries, then it has to wait
     Code.WRONG_RUN: 2.0,
-    Code.FALSE_MEAN: CEILING,  # proved by its own signatures: out for as long as anybody can be
+    Code.FALSE_MEAN: CEILING,  # proved by its own signatures: excluded for the maximum time
     Code.RECORD: 3.0,
     Code.REQUEST: 3.0,
     Code.VERDICT: 3.0,
@@ -80,12 +80,12 @@ class ReputationScore:
         return 0.0 if known is None else known.now(now)
 
     def out_for_s(self, peer: PeerId, now: float) -> float:
-        """Return the seconds until the peer is a candidate again. 0: it is."""
+        """Return the seconds until the peer is a candidate again. 0: it is one now."""
         score = self.score(peer, now)
         return HALF_LIFE_S * math.log2(score / OUT_OF_FAVOUR) if score > OUT_OF_FAVOUR else 0.0
 
     def out_of_favour(self, now: float) -> dict[PeerId, float]:
-        """Return the peers that are out, with the seconds left, longest first."""
+        """Return the excluded peers, with the seconds left, longest first."""
         left = {peer: self.out_for_s(peer, now) for peer in self._scores}
         return dict(sorted(((p, s) for p, s in left.items() if s > 0), key=lambda item: -item[1]))
 

@@ -1,8 +1,8 @@
 """Rations for one-way transfers: states, artifacts and fragments, for which the receiver gives nothing back.
 
-A key costs nothing, so each key has a ration, and all keys of an address block share one. Rations apply while proven
-peers request state. At other times strangers may have all of it. Exchanges transfer as much in both directions and have
-no ration. The module is pure."""
+A key costs nothing, so each key has a ration, and all keys of an address block share one. Rations apply only while
+proven peers request state, so that otherwise strangers may use the whole capacity. Exchanges transfer as much in both
+directions and have no ration. The module is pure."""
 
 from __future__ import annotations
 

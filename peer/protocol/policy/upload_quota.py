@@ -1,15 +1,15 @@
 """The upload quota of a calendar day and month: arithmetic on bytes, and on dates that the caller takes from its clock.
 
 Bytes are counted as the line carries them. A payload is claimed in full before its first byte is sent, and the part
-that was not sent is returned afterwards. So the count is never too small, whenever the process is killed. Control
-traffic and the directory have an allowance by time, and the allowance for the rest of the period is reserved. An
-exchange that would fit only without this reserve is not done. Quota is used first come, first served: nothing is saved
-for the evening.
+that was not sent is returned afterwards. So the stored count is never too low, even if the process is killed during a
+transfer. Control traffic and the directory have an allowance by time, and the allowance for the rest of the period is
+reserved. An exchange that does not fit beside this reserve is not started. Quota is used first come, first served:
+nothing is saved for the evening.
 
 If the stored count is lost, the maximum that it could have been is assumed (`lost`). If the clock is set back to an
 earlier day, no new period begins and no count decreases.
 
-With a meter of the line (`QuotaLedger.measured`), every byte that was sent is counted as the meter counts it, and the
+With a meter of the line (`QuotaLedger.measured`), all sent bytes are counted from the meter's reports, and the
 allowance is only reserved. Without a meter, in a simulation, the allowance counts as the bytes of control traffic."""
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from datetime import date, timedelta
 from typing import Literal
 
 STRANGERS_SHARE = 0.25
-"""Fraction of a quota for one-way state to strangers. The rest is for exchanges, which bring back as much."""
+"""Fraction of a quota for state that strangers fetch. The rest is for exchanges, in which this peer receives as much as
+it sends."""
 Period = Literal["day", "month"]
 PERIODS: tuple[Period, ...] = ("day", "month")
 
@@ -34,8 +35,9 @@ CONTROL_RATE = 4_000.0
 """Bytes per second reserved for traffic other than payload, if rounds are short or in steps: an estimate.
 `benchmarks/control_bytes.py --round-seconds 10` measures 1,900, including connections and headers."""
 SELDOM_RATE, SELDOM_ROUND_S, LONG_ROUND_S = 290.0, 300.0, 120.0
-"""The same for rounds of `SELDOM_ROUND_S` seconds or more: 25 MB a day. `benchmarks/control_bytes.py` measures less.
-Rounds from `LONG_ROUND_S` to there need more in proportion."""
+"""`SELDOM_RATE` is the same for rounds of `SELDOM_ROUND_S` seconds or more: 25 MB a day. `benchmarks/control_bytes.py`
+measures less. For rounds from `LONG_ROUND_S` to `SELDOM_ROUND_S` seconds, the rate is larger in proportion to the
+number of rounds."""
 DAY_S = 86_400.0
 LONGEST_MONTH = 31
 """Days."""
@@ -93,8 +95,9 @@ def on_the_line(payload: int, chunks: int) -> int:
 
 
 def lost(limits: UploadLimits, moment: Moment) -> Used:
-    """Return the bytes to assume as used if the stored count cannot be read: the full quota for the day. For the month,
-    what its days so far could have used; without a daily limit, the full quota."""
+    """Return the bytes to assume as used if the stored count cannot be read. For the day: its full quota. For the
+    month: the daily quota times the days so far, but at most the monthly quota; without a daily limit, the full monthly
+    quota."""
     daily, monthly = limits.day or 0, limits.month or 0
     return Used(moment.date, daily, min(monthly, daily * moment.date.day) if daily else monthly, daily)
 
@@ -153,8 +156,7 @@ class QuotaLedger:
         return limit - self._used[period] - self.control_rate * moment.left_s(period)
 
     def exhausted_period(self, nbytes: int, moment: Moment) -> Period | None:
-        """Return the period whose quota has no room for `nbytes`, the month rather than the day. None: there is
-        room."""
+        """Return the period whose quota has no room for `nbytes`; if both have none, the month. None: there is room."""
         short: Period | None = None
         for period in PERIODS:
             left = self.left(period, moment)
@@ -163,8 +165,8 @@ class QuotaLedger:
         return short
 
     def holds_for_strangers(self, nbytes: int) -> bool:
-        """Return whether strangers may have `nbytes` more today. Without a daily limit, their share is that of a day's
-        part of the month."""
+        """Return whether strangers may fetch `nbytes` more today. Their share is a fraction of the daily limit or, if
+        there is none, of the monthly limit divided by 31."""
         day, month = self.limits.day, self.limits.month
         quotas = [quota for quota in (day, None if month is None else month / LONGEST_MONTH) if quota is not None]
         return not quotas or self._strangers + nbytes <= STRANGERS_SHARE * quotas[0]

@@ -3,7 +3,8 @@
 A closed peer reserves a place. A caller requests a circuit to it. The relay draws a slip for each end, and each end
 opens a plain connection on which it presents its slip. Circuits lead only to peers with a reservation, so a relay
 cannot be used to reach third parties. All tables are bounded. Address blocks share the places for closed peers, the
-circuits, and the circuits to one peer: keys cost nothing, so a limit per key would limit nobody. The module is pure."""
+circuits, and the circuits to one peer: keys cost nothing, so a limit per key would have no effect. The module is
+pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""When to try to punch: if a router never lets it succeed, not every connection should lose two seconds. The module is
-pure."""
+"""Decides when hole punching is tried. Behind a router with which it never succeeds, a try on every connection would
+cost two seconds each. The module is pure."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ AWAY_S = 10.0
 TOGETHER_S = 2.0
 """Failures up to this many seconds before a relay was found to be gone belong to its disappearance."""
 CUTS = 2
-"""Streams of one transfer that broke over a relay, after which the transfer prefers other relays."""
+"""When this many streams of one transfer broke over a relay, the transfer prefers other relays."""
 CUT_S = 120.0
 """Seconds for which a broken transfer is remembered. If it is completed over another path within that time, the relay
 is to blame."""
@@ -194,7 +194,8 @@ class RelayStanding:
             record.away_until = now + min(AWAY_S * 2.0 ** (len(record.gone_at) - 1), WINDOW_S)
 
     def broke_by(self, other: PeerId, since: float) -> PeerId | None:
-        """Return a relay that disappeared during a transfer with `other` since then. None: there is none."""
+        """Return a relay that disappeared during a transfer with `other` at or after the time `since`. None: there is
+        none."""
         fallen = (relay for relay, record in self._records.items() if record.broken.get(other, -math.inf) >= since)
         return next(fallen, None)
 

@@ -1,4 +1,4 @@
-"""Testimony about relays: reachable peers each answer over another path, and do or do not answer over the relay.
+"""Testimony about relays: whether peers that answer over another path answer over the relay as well.
 
 From the relay's side alone, a relay that stalls or corrupts looks like a peer that is gone. But a peer that answers
 over another path at the same time is not gone. So it testifies against the relay, and peers that answer over the relay
@@ -8,8 +8,8 @@ are counted separately, because a relay may only corrupt large ones.
 Peers can lie too, by not answering over one relay. So the testimony of a single peer counts against only one relay
 within `WINDOW_S`, and at most `LONE` relays are avoided on the testimony of single peers.
 
-A relay on a slow line answers slowly itself. Answers over it may take longer by as much before it counts as a relay
-that delays. The module is pure."""
+A relay on a slow line also answers our own calls slowly. The time allowed for an answer over the relay is extended
+accordingly, so that a slow line is not mistaken for a relay that delays on purpose. The module is pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ MOST_PATIENCE_S = 12.0
 
 @dataclass(frozen=True, slots=True)
 class RelayFault:
-    """Why a relay is avoided, or what it did once. `code` is stable, and `why` is for people to read."""
+    """A fault of a relay: a single one, or the one for which it is avoided. `code` is stable, and `why` is for people
+    to read."""
 
     code: Code
     why: str

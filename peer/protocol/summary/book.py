@@ -27,11 +27,11 @@ PER_BLOCK = Rate(4.0, 256.0)
 SILENT_S = 300.0
 """Seconds without a summary after which a peer is not counted in the present state of the run."""
 UNLISTED_S = 15.0
-"""The same if the directory has no record of the peer either: it has left, or was killed."""
+"""As `SILENT_S`, for a peer without a record in the directory: it has left, or was killed."""
 FORGOTTEN_S = 3600.0
 """Seconds without a summary after which a peer is removed."""
 MAX_AHEAD_S, MAX_OLD_S = 60.0, 600.0
-"""Maximum seconds by which a summary may be issued after now, and before now."""
+"""Maximum seconds by which the time of issue of a summary may be in the future, and in the past."""
 
 FORGED, STALE, RATE = "forged", "stale", "rate"
 DROPS = (FORGED, STALE, RATE)
@@ -88,7 +88,8 @@ class SummaryBook:
 
     def take(self, summary: PeerSummary, block: str, now: float, signers: Iterable[PeerId] = ()) -> str:
         """Store a verified summary. Return why it is dropped, and count it; empty: it is stored. `signers`: partners
-        that signed receipts for its peer. Those count whose own summary is stored, because their address is known.
+        that signed receipts for its peer. Only partners whose own summary is stored count, because their address blocks
+        are known.
 
         If all places are taken, the block with most places loses one, but never that of a known peer."""
         before = self._held.get(summary.peer_id)

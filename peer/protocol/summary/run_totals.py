@@ -28,11 +28,11 @@ class RunTotals:
     median_tokens_per_s: float | None
     participation: float | None
     participation_of: int
-    """Number of live peers in the mean. Peers without a number are left out."""
+    """Number of live peers in the mean `participation`. Peers for which no round was due yet are left out."""
     spread: float | None
     """Difference of the quartiles of the losses, in nats per token."""
     spread_of: int
-    """Number of live peers in it."""
+    """Number of live peers whose losses `spread` compares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class PeerLine:
 
     peer_id: str
     state: str
-    """Its status, or `silent`."""
+    """Status of the peer, or `silent`."""
     round: int
     tokens: int
     tokens_per_s: float

@@ -1,4 +1,5 @@
-"""Memory of peers that did not answer. They are asked after all others for a while, which doubles with each failure.
+"""Memory of peers that did not answer. For some time they are asked only after all other peers. This time doubles with
+each failure.
 
 An answer or an exchange clears the failures. A call from the peer does not, because any key can call. The failures also
 expire: otherwise two halves of a network that was divided would avoid each other after it is repaired. The module is

@@ -25,8 +25,8 @@ class Weight(NamedTuple):
 
 
 class BlockVotes:
-    """Counts votes. `blocks` has the address block of each voter (`peer.protocol.endpoints.block_of`), and `proven`
-    those that are proven to us."""
+    """Counts votes. `blocks`: address block of each voter (`peer.protocol.endpoints.block_of`). `proven`: the voters
+    that are proven to us."""
 
     def __init__(self, blocks: Mapping[PeerId, str], proven: Container[PeerId] = frozenset()) -> None:
         by_key = len(set(blocks.values())) < 2

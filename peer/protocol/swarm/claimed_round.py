@@ -38,8 +38,8 @@ def claimed_round(
 ) -> int | None:
     """Return the lower median of the claimed rounds and of our `own`; None: there are none.
 
-    The result is at most `most`. Once `LEAST` of the `proven` peers are among these, only those count beside us. Fewer
-    could let one peer decide."""
+    The result is at most `most`. If `LEAST` or more of the `proven` peers claim a round, only their claims and `own`
+    count. With fewer of them, one peer alone could decide."""
     trusted = [rounds[peer] for peer in proven if peer in rounds]
     counted = trusted if len(trusted) >= LEAST else list(rounds.values())
     median = lower_median(counted if own is None else [*counted, own])

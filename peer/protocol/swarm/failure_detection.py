@@ -10,10 +10,10 @@ reach it:
 * If `WITNESSES` of them do not (or all that there are), and for `confirm_s` no record of it appeared while records of
   others did, it is **out**: no candidate, until it makes contact again.
 
-So a peer is not out because of a bad link of ours, since the witnesses answered us; nor because the directory is not
-updated; nor because of a link so full that calls over it time out, while its records and other exchanges arrive. A peer
-that announces itself every third of a record's lifetime is never out while any live peer exchanges with it
-(`confirm_after`)."""
+So three causes never make a peer out: a bad link of ours, because the witnesses answer us over it; a directory that is
+not updated, because then no records of others appear either; and a link of the peer so full that calls over it time
+out, because its records and exchanges with others still arrive. A peer that announces itself every third of a record's
+lifetime is never out while any live peer exchanges with it (`confirm_after`)."""
 
 from __future__ import annotations
 

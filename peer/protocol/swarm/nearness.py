@@ -145,7 +145,8 @@ def _range_of(address: _Address) -> int | None:
 
 
 def _public_network(host: str) -> str:
-    """Return what all machines behind one public address share. Empty: the host is private, or a name."""
+    """Return the network that counts as one place: a public IPv4 address, or the /64 of a public IPv6 address. Empty:
+    the host is private, or a name."""
     address = address_of(host)
     if address is None or _range_of(address) is not None:
         return ""

@@ -67,8 +67,8 @@ class RouterRefusal:
     """See `PortMapping.address`. None: no router was found."""
 
     def explain(self, seen: str) -> str:
-        """Return the reason, with what the router's own address says about a second router. `seen`: our address as
-        others see it."""
+        """Return the reason, with a note if the router's own address shows that there is a second router before it.
+        `seen`: our address as others see it."""
         if self.address is None:
             return self.why
         if self.address == "":
@@ -188,7 +188,7 @@ class PortLease:
         return why if self.held is None else f"port {self.held.port} was not renewed: {why}"
 
     def closed(self, why: str, now: float) -> str:
-        """Report that the port was closed, or that the router refused to close it: `why`, else empty."""
+        """Report that the lease has ended. `why`: why the router did not close the port; empty: it did."""
         held, self.held = self.held, None
         self._left_over, self._next_at = 0, now + self.terms.retry_s
         if held is None:  # requested only, or of an earlier process: it was never reported as open
@@ -282,7 +282,7 @@ def _place(mapping: PortMapping) -> tuple[int, str, str]:
 
 
 def _another_router(address: str, seen: str) -> str:
-    """Return what the router's own address says about a second router in front of it; empty: nothing."""
+    """Return a note if the router's own `address` shows that there is a second router before it; empty: it does not."""
     found = address_of(address)
     if found is None:
         return ""

@@ -62,7 +62,7 @@ class _Voice:
 
     @property
     def enough(self) -> bool:
-        """Whether this answer counts without that of another network."""
+        """Whether this answer suffices without agreement from another network."""
         return self.question.trusted or self.question.only_network
 
 

@@ -4,13 +4,13 @@ A closed peer can be called only while one of its relays works. So it has severa
 in different address blocks, so that they do not fail together. One is a node of the operator if there is any, because
 its attestation of our address counts everywhere (`peer.protocol.swarm.relay_word`).
 
-A relay that failed or stalled is left and avoided for a while, longer each time. One that answered `busy` is not asked
-for a while. If there is no other relay, one that failed is asked again soon: most often our own line was down, or the
+A relay that failed or stalled is left and avoided for a while, longer each time. A relay that answered `busy` is not
+asked for a while. If all known relays have failed, they are asked again soon: most often our own line was down, or the
 relay has just restarted.
 
-A relay that works is kept. Only a much better one replaces the worst, and seldom: the better one is asked first, and
-then the worst is left. Ties are broken at random, so that peers spread over the relays. The module is pure: `now` (in
-seconds) and `rng` are arguments."""
+A relay that works is kept. Only a much better one replaces the worst, and seldom: the worst is given up once the better
+one has granted a reservation. Ties are broken at random, so that peers spread over the relays. The module is pure:
+`now` (in seconds) and `rng` are arguments."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Timeouts of small calls to a peer, from measured round trips as in TCP (RFC 6298: srtt + 4 rttvar). A full link
-delays calls, but its peers are not dead. So a timeout doubles the limit of the next call; otherwise a slow link would
-never be measured. The module is pure: all times in seconds."""
+delays the answers of peers that are alive. So each timeout doubles the limit of the next call: with a constant limit,
+no call over a slow link would ever be answered in time and measured. The module is pure: all times in seconds."""
 
 from __future__ import annotations
 

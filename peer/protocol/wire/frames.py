@@ -5,10 +5,10 @@ with the announced one, and the announced one with a bound, before anything is s
     header = magic "PEER" | version u8 | kind u8 | 0 u16 | offset u64 | length u32 | crc32c of the body u32
              (24 bytes, little endian)
 
-    OPEN   what follows: a small message (SwapOpen), at most 4 KiB
+    OPEN   announces the payload: a small message (SwapOpen), at most 4 KiB
     CHUNK  `length` bytes of the payload at `offset`; in order, without a gap
     END    BLAKE3 of the whole payload; offset = its length
-    STRIPES  no bytes; what follows goes over `offset` streams in turn (`peer.transport.wire.striping`)
+    STRIPES  empty body; the frames after it go over `offset` streams in turn (`peer.transport.wire.striping`)
 
 A payload can outlive its stream: reader and writer continue on another stream at the byte where the last one ended."""
 
@@ -42,8 +42,8 @@ MAX_OPEN = 4096
 DIGEST = 32
 """Bytes of a BLAKE3 digest."""
 REWIND = 2**23
-"""Maximum bytes that may have been sent and not have arrived when a stream breaks: several times gRPC's window and its
-buffers. A transfer that lacks more cannot be resumed."""
+"""Maximum bytes that were sent, but had not arrived, when a stream breaks: several times gRPC's window and its buffers.
+If more are missing, the transfer cannot be resumed."""
 MARK = 2**16
 """Bytes between the offsets to which a writer can go back without hashing from the start."""
 

@@ -126,7 +126,7 @@ class FrameWalker:
         """Frames and bytes of DATA that are not counted yet."""
 
     def change(self, rates: FrameRates) -> None:
-        """Use other rates, once more is known about the client."""
+        """Replace the rates, for example once the client has proven its key."""
         self._control.change(rates.control)
         self._small.change(rates.small)
         self._data.change(rates.data)

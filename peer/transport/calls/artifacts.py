@@ -13,8 +13,8 @@ from peer.v1 import exchange_pb2 as pb
 
 
 async def invoke(channel: Channel, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
-    """Return for each digest whether the peer would send this artifact. Peers of older versions, which do not know the
-    call, would send none."""
+    """Return for each digest whether the peer would send this artifact. A peer of an older version, which does not know
+    the call, counts as sending none."""
     assert len(digests) <= MAX_ARTIFACTS
     try:
         reply = await channel.unary(holder, ARTIFACTS, pb.ArtifactsRequest(digests=digests), timeout_s)
@@ -43,7 +43,7 @@ def digests_of(request: pb.ArtifactsRequest) -> list[bytes]:
 
 
 def held_of(reply: pb.ArtifactsReply, asked: int) -> list[bool]:
-    """Decode the reply to a request for so many artifacts (`asked`). Raises BadPayload."""
+    """Decode the reply to a request about `asked` artifacts. Raises BadPayload."""
     if len(reply.held) != asked:
         raise BadPayload(Code.ARTIFACTS, f"{len(reply.held)} answers to {asked} questions")
     return list(reply.held)

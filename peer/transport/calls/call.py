@@ -47,7 +47,7 @@ class IndirectProbeService(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallServices:
-    """The parts of a peer from which the server functions of calls answer."""
+    """The parts of a peer that the server functions of calls use."""
 
     handler: Handler
     uploads: StateUploads
@@ -86,8 +86,8 @@ class Call(Generic[Q, A]):
     even_banned: bool = False
     """Whether banned peers may make this call."""
     waits: bool = False
-    """Whether `serve` may wait for others so long that the caller's deadline passes. The simulator sets timers only for
-    such calls."""
+    """Whether `serve` may wait for other peers beyond the caller's deadline. The simulator sets timers only for such
+    calls."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Peers: the call that shows our own directory record to a peer, and fetches records that it knows."""
+"""Peers: the call that sends our own directory record to a peer, and fetches records that the peer knows."""
 
 from __future__ import annotations
 

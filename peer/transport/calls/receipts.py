@@ -23,7 +23,7 @@ from peer.v1 import exchange_pb2 as pb
 async def invoke_receipt(
     channel: Channel, partner: PeerRecord, signed: SignedOpinion, timeout_s: float
 ) -> SignedOpinion | None:
-    """Send what we signed about a swap. Return what the partner signed; None: nothing."""
+    """Send our signed opinion of a swap and return the partner's. None: the partner has signed none yet."""
     key = signed.key
     request = pb.ReceiptRequest(
         round=key.round, fragment=key.fragment, opinion=opinion_message(signed.opinion), signature=signed.signature
@@ -71,7 +71,7 @@ def receipt_request_of(request: pb.ReceiptRequest) -> SignedOpinion:
 
 
 def receipt_of(reply: pb.ReceiptReply, key: RoundKey) -> SignedOpinion | None:
-    """Decode the partner's reply to our receipt for the swap `key`; None: it signed nothing. Raises BadPayload."""
+    """Decode the partner's signed opinion of the swap `key`; None: the reply contains none. Raises BadPayload."""
     if not reply.signature:
         return None
     if len(reply.signature) != SIGNATURE_BYTES:

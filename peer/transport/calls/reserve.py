@@ -35,7 +35,7 @@ OnGrant = Callable[[float, RelayAttestation | None], None]
 """Called with a relay's cap in bytes per second, and its signed statement of the address block from which we call. None
 for the statement: unchanged."""
 SignWord = Callable[[PeerId, str], RelayAttestation]
-"""Signs the statement from which address block a closed peer calls."""
+"""Signs a statement of the address block from which a closed peer calls."""
 
 
 async def hold(
@@ -88,7 +88,7 @@ class ReserveService:
     """The server side: a method of the gRPC service."""
 
     def __init__(self, relay_server: RelayServer, admission: Admission, word: SignWord) -> None:
-        """`word` signs the statement from which address block a closed peer calls."""
+        """`word`: signs statements of the address blocks from which closed peers call."""
         self._relay_server = relay_server
         self._admission = admission
         self._word = word

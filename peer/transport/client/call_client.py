@@ -141,7 +141,8 @@ class CallClient:
             raise
 
     async def greet(self, to: PeerRecord, connection: Connection) -> Welcome:
-        """Say Hello over this connection. The clock of a peer that our ticket names counts as the operator's."""
+        """Say Hello over this connection. The clock offset of a peer that our ticket names counts as that of a node
+        of the operator."""
         async with self._small_call(to, connection), connection.hello_lock:
             welcome = await say_hello(connection, to, self._config, self._correction)
         self._dialler.record_seen_as(to.peer_id, welcome.seen_as)

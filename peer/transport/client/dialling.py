@@ -22,8 +22,8 @@ from peer.protocol.swarm.nearness import MAX_REPORTS, Whereabouts, address_of, d
 
 RESOLVE_S = 2.0
 WAIT_S = 0.5
-"""Seconds that a dial for which no budget is left waits for running dials to the same address, host or block. A dial
-that is answered returns its budget."""
+"""When no budget is left for a dial, seconds to wait for running dials to the same address, host or block, which return
+their share of the budget if they are answered."""
 T = TypeVar("T")
 Connect = Callable[[str], Awaitable[T | None]]
 """Connects to an IP address and port. Returns None if the peer's key did not answer there."""

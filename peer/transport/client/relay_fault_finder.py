@@ -25,7 +25,7 @@ from peer.transport.client.connections import SLOW_S, STAGGER_S, Connection, Con
 WITNESSES = 3
 """Most other peers that are called to test a relay."""
 SILENT_HERE = RelayFault(Code.SILENT, "a peer was silent over it, and answered over another relay")
-"""Fault of a relay over which a peer was silent that answered over another relay."""
+"""Fault of a relay over which a peer did not answer, although it answered over another relay."""
 
 
 @dataclass(frozen=True, slots=True)

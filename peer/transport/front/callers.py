@@ -28,7 +28,8 @@ FREE_FRAMES = 32.0
 
 
 HANDSHAKES, FRAMES = Rate(300.0, 300.0), Rate(1600.0, 4000.0)
-"""TLS handshakes, and frames, of all strangers together; about a third of a processor."""
+"""Limits of the TLS handshakes, and of the frames, of all strangers together. They cost about a third of a
+processor."""
 
 
 class CallerRank(enum.Enum):
@@ -47,8 +48,8 @@ RATES = {
     CallerRank.KEYED: FrameRates(control=Rate(200.0, 400.0), small=Rate(200.0, 1000.0), data=Rate(2.0**20, 2.0**16)),
     CallerRank.PROVEN: FrameRates(control=Rate(400.0, 800.0), small=Rate(400.0, 2000.0), data=Rate(2.0**21, 2.0**17)),
 }
-"""What one connection may send, by its caller's rank. A Hello takes five frames and some KiB of DATA. The most calls
-that a peer makes are `peer.transport.server.rate_limits.CALLS`."""
+"""Rate limits of one connection, by its caller's rank. A Hello takes five frames and some KiB of DATA. The number of
+calls that a peer may make is limited by `peer.transport.server.rate_limits.CALLS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

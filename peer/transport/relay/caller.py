@@ -26,8 +26,8 @@ CONNECT_S = 8.0
 """Timeout of connecting to the relay, in seconds. TCP retransmits a lost first packet after 1, 3 and 7 s."""
 
 Ask = Callable[[RelayAddress, PeerId, bool, float], Awaitable[tuple[bytes, str]]]
-"""Requests a circuit to a peer from a relay: (relay, target, for bulk or not, needed bytes per second). Returns our
-slip, and the relay's IP address with its port. Raises PartnerLost, PartnerRefused or BadPayload."""
+"""Requests a circuit from a relay, called with (relay, target, whether it is for bulk, needed bytes per second).
+Returns our slip, and the relay's IP address with its port. Raises PartnerLost, PartnerRefused or BadPayload."""
 
 
 class CircuitCaller:

@@ -15,7 +15,7 @@ LINGER_S = 5.0
 """Seconds in which the second direction has to end after the first."""
 
 Turn = Callable[[int], Awaitable[None]]
-"""Waits until so many bytes may be forwarded."""
+"""Waits until this number of bytes may be forwarded."""
 
 
 async def at_once(nbytes: int) -> None:

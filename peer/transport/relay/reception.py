@@ -34,7 +34,8 @@ class CircuitReception:
     def __init__(
         self, serve: ServeCircuit, dialler: Dialler, failed: Callable[[PeerId, PeerId, RelayFault], None]
     ) -> None:
-        """`failed` is called with each relay that does not answer (as relay and as the other end), and the fault."""
+        """`failed` is called with (relay, relay, fault) for each relay that does not answer: the relay is also passed
+        as the other end."""
         self._serve = serve
         self._dialler = dialler
         self._failed = failed

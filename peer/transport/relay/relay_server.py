@@ -131,9 +131,9 @@ class RelayServer:
     def _ensure_room(self, needs: float, block: str) -> None:
         """Raise RelayBusy if one more swap would be too slow.
 
-        Address blocks share the cap. To decide this call, each block counts with at most as many swaps as the caller's
-        block would have, and each swap with at most this one's `needs`. Otherwise one block could keep out all others
-        by many or large claims."""
+        Address blocks share the cap. For this decision, each block is counted with at most as many swaps as the
+        caller's block would have, and each swap with at most the `needs` of the requested one. Otherwise one block
+        could keep out all others by many or large claims."""
         load, counted, swaps = RelayLoad(self.rate), Counter[str](), self._table.swaps(self._now())
         ours = sum(circuit.block == block for circuit in swaps)
         for circuit in swaps:

@@ -131,8 +131,8 @@ class Relays:
         self._standing.gone(relay, self._now())
 
     def broke_by(self, other: PeerId, within_s: float) -> PeerId | None:
-        """Return a relay that was lost during a transfer with a peer in the last `within_s` seconds; None: there is
-        none."""
+        """Return a relay that disappeared, in the last `within_s` seconds, during a transfer with a peer; None: there
+        is none."""
         return self._standing.broke_by(other, self._now() - within_s)
 
     def answered(self, relay: PeerId, other: PeerId, why: str) -> None:

@@ -1,10 +1,10 @@
 """The bandwidth cap of a relay, with control traffic before bulk.
 
 Each relayed byte is received once and sent once, so it also counts against the volunteer's own caps and daily quota. A
-control circuit has priority while it carries little; then all bulk circuits together get one chunk for each of its
-chunks, however many they are. As the relay cannot see what a circuit carries, a control circuit that carries much loses
-the priority. Only one circuit at a time per caller's address block waits for bandwidth, so that a caller gains nothing
-by opening many."""
+control circuit has priority as long as it carries little: while it sends, all bulk circuits together, however many they
+are, get one chunk for each of its chunks. The relay cannot see what a circuit carries, so a control circuit that
+carries much loses the priority. Only one circuit at a time per caller's address block waits for bandwidth, so that a
+caller gains nothing by opening many."""
 
 from __future__ import annotations
 

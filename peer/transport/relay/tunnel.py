@@ -18,8 +18,8 @@ OPEN_S = 20.0
 """Timeout of opening a circuit in seconds, longer than any caller waits."""
 
 Open = Callable[[bool, float], Awaitable[tuple[Stream, Way]]]
-"""Opens a circuit to the peer: (for bulk or not, needed bytes per second in each direction, 0: unknown). Raises
-PartnerLost, PartnerRefused or BadPayload."""
+"""Opens a circuit to the peer, called with (whether it is for bulk, bytes per second needed in each direction; 0:
+unknown). Raises PartnerLost, PartnerRefused or BadPayload."""
 
 
 class RelayTunnel:
@@ -37,7 +37,8 @@ class RelayTunnel:
         self.refused = False
         """Whether the relay refused the last circuit, which is no fault."""
         self.no_room = ""
-        """Why the relay has no room for the current swap; empty: it has not said so."""
+        """Why the relay has no room for the current swap, according to its refusal; empty: it has not refused the
+        swap."""
         self.asked_s: float | None = None
         """Seconds that the relay took for its last answer; None: no answer yet."""
         self._needs = 0.0
@@ -63,7 +64,7 @@ class RelayTunnel:
         return f"{INSIDE}:{server.sockets[0].getsockname()[1]}"
 
     def expect(self, needs: float) -> None:
-        """Set what the next bulk circuit needs, in bytes per second in each direction."""
+        """Set the rate that the next bulk circuit needs, in bytes per second in each direction."""
         self._needs, self.no_room = needs, ""
 
     def relay_answered(self, asked_s: float) -> None:

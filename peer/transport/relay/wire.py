@@ -4,7 +4,7 @@ Each end of a circuit connects to the relay's exchange port and sends a preamble
 byte cannot start a TLS record, so the accepting front can distinguish the two. When both ends have connected, the relay
 sends each the address from which it sees the other. From then on it forwards what either sends.
 
-The caller first says whether it wants to punch: `PUNCH` and a nonce, or `CARRY`. After `PUNCH` the target agrees or
+The caller first sends whether it wants to punch: `PUNCH` and a nonce, or `CARRY`. After `PUNCH` the target agrees or
 declines, and both try to connect. On a punched connection the caller sends the nonce and the target echoes it. Finally
 the caller decides: `CARRY` over the relay, or `PUNCHED` over the punched connection, on which TLS then starts."""
 
@@ -15,7 +15,7 @@ import asyncio
 from peer.errors import PartnerLost
 
 MARK = b"\x00peer relay 1\x00\x00\x00"
-"""Its first byte starts no TLS record."""
+"""First bytes of a preamble. No TLS record begins with the first of them."""
 SLIP_BYTES = 16
 PREAMBLE_BYTES = len(MARK) + SLIP_BYTES
 NONCE_BYTES = 16

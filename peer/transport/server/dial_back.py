@@ -1,4 +1,4 @@
-"""Dial-back of callers: only another peer can tell whether a peer can be dialled.
+"""Dial-back of callers: a peer cannot test itself whether others can dial it, so it asks other peers to try.
 
 On request of a caller with a token, we dial the address from which its call comes, on the ports that it names, and
 check that its key answers there.

@@ -30,7 +30,7 @@ PULSE_S = 1.0
 MAX_SEATS = 96
 """Contributions served at once; more are refused."""
 TAKE_S = 30.0
-"""Seconds that a member has in any case to read a result."""
+"""Minimum seconds in which a member has to read a result."""
 SLOWEST_MEMBER = 8_000.0
 """Bytes per second. A member that reads a result more slowly loses its place."""
 

@@ -19,8 +19,8 @@ from peer.errors import PartnerRefused
 T = TypeVar("T")
 
 PLACES = 4
-"""Slots for small messages. An honest message arrives within a round trip, and a hostile one of the largest length
-takes three times that."""
+"""Slots for small messages. An honest message arrives within one round trip; a hostile one of the maximum length takes
+three."""
 CONTRIBUTIONS = 32
 """Contributions of a group's members that are received at once: two fragments of a usual group. Further members
 wait."""

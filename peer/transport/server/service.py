@@ -48,13 +48,15 @@ MAX_PIECES, PIECES_RESERVED = 8, 2
 """Pieces sent at once, and how many of these places are reserved for proven peers. Strangers have two more places than
 one address may use."""
 MAX_ARTIFACTS_AT_ONCE, ARTIFACTS_RESERVED = 5, 1
-"""Pieces of artifacts among them, so that joiners that fetch the state still find a place."""
+"""Maximum pieces of artifacts among the `MAX_PIECES`, so that joiners that fetch state still find a place, and how many
+of these are reserved for proven peers."""
 NO_SNAPSHOT = "that snapshot is no longer kept; ask for the state again"
 NO_ARTIFACT = "that artifact is not given here, or no longer; ask another peer"
 COPY_S = 10.0
-"""Seconds that a call waits for the copy of a fragment. The copy is kept for the next call."""
+"""Seconds that a call waits until a fragment's state is copied. A copy that takes longer is finished for later
+calls."""
 TAKE_S = 30.0
-"""Seconds that a joiner has in any case to read a piece."""
+"""Minimum seconds in which a joiner has to read a piece."""
 SLOWEST_JOINER = 8_000.0
 """Bytes per second. A joiner that reads a piece more slowly loses its place."""
 
@@ -194,8 +196,8 @@ class ExchangeService:
     async def _send(
         self, caller: Caller, data: memoryview, request: pb.PieceRequest, giving: Throttle | None, context: Context
     ) -> None:
-        """Send the missing part of a piece, with a timeout. `giving`: the throttle; None for an exchange of training
-        itself."""
+        """Send the missing part of a piece, with a timeout. `giving`: the throttle; None: the piece belongs to
+        training's own exchanges, which have none."""
         try:
             async with asyncio.timeout(self._patience_s(len(data))):
                 opening = pb.SwapOpen(nbytes=len(data), have=request.offset, swap=A_PIECE)

@@ -92,7 +92,7 @@ class StateUploads:
     def ration_reason(
         self, peer: PeerId, block: str, nbytes: int, *, proven: bool, artifact: bool
     ) -> tuple[str, float] | None:
-        """Return why a peer may not fetch so many bytes now and the seconds to wait; None: it may.
+        """Return why a peer may not fetch `nbytes` now and the seconds to wait; None: it may.
 
         Only strangers are rationed, and only after a recent request of a proven peer, which this call records."""
         ration, now = self._rations[artifact], self._now()

@@ -1,6 +1,7 @@
 """Rendezvous of swaps on the server side: a slot connects a dialling partner with our own round.
 
-After a connection broke they meet in the slot again (`peer.transport.wire.resumption`).
+When the connection breaks, the partner's next call resumes the swap in the same slot
+(`peer.transport.wire.resumption`).
 
 On failure: a broken stream leaves the slot until the round's deadline. The partner's next call replaces its previous
 one, so that a partner holds one slot however often it calls. A swap ends at once for invalid bytes, a partner that does
@@ -77,7 +78,7 @@ class _Slot:
 
     @property
     def begun(self) -> AwaitedSwap | None:
-        """The swap if a stream of it has begun, however that stream ended; None otherwise."""
+        """The swap, once one of its streams has begun, even if that stream has broken since; None before."""
         met = self.accepting.done() and not self.accepting.cancelled() and self.accepting.result().progress.streams > 0
         return self.accepting.result() if met else None
 

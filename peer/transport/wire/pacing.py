@@ -1,9 +1,9 @@
 """Enforces caps on bytes per second, over any two seconds.
 
 The pacer accumulates no burst: a chunk starts when the time of the previous chunk is over. A late wake-up is
-compensated by at most `CREDIT_S`, so that a saturated sender loses little to the scheduler. Any two seconds then
-contain at most two seconds' worth of the cap, one chunk, and `CREDIT_S` more. Payloads use `BULK_SHARE` of a cap, which
-leaves room for that excess."""
+compensated by at most `CREDIT_S`, so that a saturated sender loses little to the scheduler. So in any two seconds at
+most the bytes of two seconds and `CREDIT_S` at the cap are sent, and one chunk more. Payloads use `BULK_SHARE` of a
+cap, which leaves room for that excess."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ class Pacer:
         self._free_at = float("-inf")
         self._turn = asyncio.Lock()
         self._next = asyncio.Lock()
-        """Held by the transfer that is next. Of those in `wait_turn` only one at a time waits for it, beside those in
-        `go_first`."""
+        """Held by the transfer that sends next. Callers of `go_first` wait for this lock directly. Callers of
+        `wait_turn` first wait for `_turn`, so that at most one of them waits for this lock."""
 
     async def wait_turn(self, nbytes: int) -> None:
         """Wait until `nbytes` may be sent."""

@@ -27,7 +27,7 @@ def eta_of(said: float) -> float:
 
 
 class UnheardRefusal(grpc.aio.InternalError):  # type: ignore[misc]  # gRPC has no types
-    """A refusal could not be sent, because the caller has not read earlier messages. gRPC ends the call."""
+    """Raised when a refusal could not be sent, because the caller has not read earlier messages. gRPC ends the call."""
 
 
 async def refuse(context: Context, code: AnyCode, reason: str, eta_s: float = 0.0) -> NoReturn:

@@ -11,7 +11,7 @@ restarted.
 
 On failure: the dialling side retries until the caller's deadline. Then the transfer fails with the error that broke it.
 A side that has received everything waits only `LINGER_S` for the other, and then reports success. A joiner that fetches
-a piece of state also waits only that long, and then tries another donor."""
+a piece of state also waits only `LINGER_S`, and then tries another donor."""
 
 from __future__ import annotations
 
