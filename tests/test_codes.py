@@ -113,7 +113,7 @@ def test_a_journal_holds_the_text_and_gives_the_code_back(code: Code) -> None:
 
 
 def test_no_code_is_raised_as_a_text() -> None:
-    """mypy checks typed code; this also finds untyped code."""
+    """mypy finds such codes in typed code. This test finds them in all code."""
     found = [f"{path}: {text}" for path, source in SOURCES.items() for text in LITERAL.findall(source)]
     assert found == []
 

@@ -104,7 +104,7 @@ def test_the_launcher_of_p2pd_runs_nothing_of_the_working_folder(shadow: Path, m
 def test_the_program_itself_runs_nothing_of_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: tuple[str, ...]
 ) -> None:
-    """Except for what the interpreter and `python -m` import before the program begins."""
+    """Excludes what the interpreter and `python -m` import before the program begins."""
     for name in SHADOWING:
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit({RAN!r})")
     monkeypatch.chdir(tmp_path)
@@ -158,7 +158,7 @@ def test_an_absolute_entry_stays_even_if_it_is_the_working_folder(shadow: Path) 
 
 @pytest.mark.processes
 def test_a_child_finds_the_packages_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packages of `pip install --user`, which a virtual environment leaves out."""
+    """A child must find packages of `pip install --user`, which do not exist in a virtual environment."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     place = tmp_path / "lib" / version / "site-packages"
     place.mkdir(parents=True)

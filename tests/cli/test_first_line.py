@@ -94,7 +94,7 @@ def test_what_this_machine_lacks_is_told_before_anything_is_made(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The checks also run before the slow imports, so that the error appears at once."""
+    """The checks of the machine must run before the slow imports and before the home is made."""
     monkeypatch.setattr("peer.joining.preflight.check_cuda.__defaults__", ((),))  # a machine without a driver
     result = CliRunner().invoke(peer, ["join", WORD, *words, "--home", str(tmp_path / "home")])
     assert isinstance(result.exception, error)

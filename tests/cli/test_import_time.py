@@ -68,13 +68,13 @@ def test_a_comparison_without_a_plot_loads_no_library_for_plots() -> None:
 
 
 def test_a_daemon_starts_its_trainer_before_it_loads_torch() -> None:
-    """Then both import their libraries in parallel."""
+    """The code that starts the trainer must not import torch first, so that both processes import it in parallel."""
     modules = loaded("import peer.trainer.prestart")
     assert set(modules) & {"torch", "grpc", "hivemind", "numpy"} == set()
 
 
 def test_a_fresh_trainer_listens_to_its_daemon_before_it_loads_torch() -> None:
-    """Otherwise it would notice the end of its daemon only after seconds."""
+    """A trainer that imported torch first would notice the end of its daemon only seconds later."""
     modules = loaded("import peer.trainer.__main__")
     assert "peer.trainer.ipc" in modules
     assert set(modules) & {"torch", "numpy", *NETWORK} == set()

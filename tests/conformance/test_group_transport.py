@@ -398,7 +398,8 @@ def test_real_groups_exchange_over_it(make: Any, codec: str) -> None:
 
 @pytest.mark.parametrize("count", [3, 7])
 def test_sparse_results_have_their_own_length(make: Any, count: int) -> None:
-    """Results of three contributors are relayed, of seven joined. All members get identical bits."""
+    """With three contributors the owner relays their parts, with seven it joins them. All members must get identical
+    bits."""
     elements = 3 * 4096
 
     async def main() -> None:

@@ -96,7 +96,7 @@ def byte_encoder(path: Path) -> TextEncoder:
 
 
 def test_the_shards_are_those_of_every_version(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order of the documents, the choice of the hold-out and the limits of the shards must never change."""
+    """Frozen: the order of the documents, the choice of the hold-out, and the boundaries of the shards."""
     monkeypatch.setattr(shard_writer, "SHARD_TOKENS", 6000)
     encoder = byte_encoder(tmp_path / "tokenizer.json")
     built = build(find([texts]), encoder, tmp_path / "out", 5, lambda read, total: None)
@@ -236,7 +236,7 @@ def test_a_build_that_is_killed_again_and_again_gives_the_same_files(
 def test_a_build_with_another_share_than_usual_is_killed(
     tokenizer: Path, tmp_path: Path, build_from: Build, moment: str
 ) -> None:
-    """The moments are in the first pass, which finds no document for the hold-out, and in the second."""
+    """The build is killed in its first pass, which finds no document for the hold-out, and in its second."""
     for number in (n for n in range(60) if int.from_bytes(blake3(story(n).encode()).digest(), "big") % 100):
         (tmp_path / "few").mkdir(exist_ok=True)
         (tmp_path / "few" / f"{number}.txt").write_text(story(number))

@@ -54,7 +54,7 @@ def test_variables_have_defaults() -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_every_command_is_one_that_exists(name: str) -> None:
-    """Parsed by the program itself, nothing is started."""
+    """The program itself parses each command, but starts nothing."""
     command = SERVICES[name].get("command")
     if name == "setup":
         assert SERVICES[name]["entrypoint"] == ["peer-setup"]

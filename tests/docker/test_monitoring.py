@@ -88,7 +88,7 @@ def test_the_whole_run_is_shown_too() -> None:
 
 
 def test_a_counter_is_looked_at_by_its_rate_or_as_a_part() -> None:
-    """A bare counter in a panel would show nothing but age."""
+    """Fault: a panel of a bare counter shows only how long the process has run."""
     for text in EXPRESSIONS:
         bare = [it.name for it in parse(text).selectors if it.name.endswith("_total") and not it.ranged]
         assert not bare or "/" in text or "abs(" in text, text

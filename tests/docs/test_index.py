@@ -11,7 +11,8 @@ DOCS = Path("docs")
 
 
 def test_the_index_links_every_page_once() -> None:
-    """A page that is not linked from the index is found by nobody; one linked twice has two descriptions."""
+    """Fault: readers do not find a page that the index does not link. A page that is linked twice has two
+    descriptions."""
     pages = {page.relative_to(DOCS).as_posix() for page in DOCS.glob("*/*.md")}
     index = (DOCS / "index.md").read_text("utf-8")
     linked = Counter(re.findall(r"^\* \[[^\]]+\]\(([a-z]+/[^)#]+\.md)\)", index, re.MULTILINE))
@@ -19,7 +20,7 @@ def test_the_index_links_every_page_once() -> None:
 
 
 def test_the_architecture_names_every_package_and_layer() -> None:
-    """A package that is added to the code without its line in the tree, or a layer that moves, fails here."""
+    """Fault: a new package has no line in the tree of the page, or a layer was moved in the code only."""
     page = (DOCS / "reference" / "architecture.md").read_text("utf-8")
     tree, layers = re.findall(r"```text\n(.*?)```", page, re.DOTALL)[:2]
     packages = {path.parent.name for path in Path("peer").glob("*/__init__.py")} - {"v1"}

@@ -91,7 +91,7 @@ def test_spoiling_what_comes_back_changes_nothing(name: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", METHODS)
 def test_values_lie_in_what_is_lent(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shows that the test above can fail: the values do lie in the lent buffers."""
+    """Shows that the previous test can fail: the values are stored in the lent buffers."""
     lent = list[Tensor]()
     once = RoundCommitter._step_and_journal
 

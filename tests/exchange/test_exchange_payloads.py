@@ -43,7 +43,7 @@ def test_work_of_which_a_share_counts(codec: str, share: float) -> None:
 @pytest.mark.parametrize("share", [1.0, 0.3])
 @pytest.mark.parametrize("codec", ["fp32", "bf16", "int8"])
 def test_params_and_outer_params_as_one(codec: str, share: float) -> None:
-    """Their border lies within a tile, and within a block of the codec."""
+    """The border between params and outer params is inside a tile, and inside a block of the codec."""
     joined = Concatenated(work_of(normal(0), normal(1), share), normal(1))
     whole = torch.cat([scaled(share), normal(1)])
     assert joined.numel() == whole.numel()

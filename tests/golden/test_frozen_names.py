@@ -45,7 +45,7 @@ def test_a_line_of_every_kind_is_read_and_written_again_alike() -> None:
 
 
 def test_an_old_journal_is_read_whole() -> None:
-    """Newer fields have defaults."""
+    """Events of older versions lack newer fields, which must have defaults."""
     for line in (freeze.RUN / "journal.jsonl").read_bytes().splitlines(keepends=True):
         assert json.loads(line).items() <= json.loads(encode(*decode(line))).items()
 
@@ -63,7 +63,7 @@ def test_old_bytes_are_read() -> None:
 
 
 def test_an_old_checkpoint_is_gone_on_from() -> None:
-    """Tests its outer state, and the trainer's part in a real inner loop."""
+    """Resumes the outer state of an older version's checkpoint, and the trainer's part in a real inner loop."""
     signed = load_signed(freeze.RUN / "manifest.toml")
     manifest = signed.manifest
     layout = layout_for(manifest.model, resolve(manifest.sync))
@@ -86,7 +86,8 @@ def test_an_old_checkpoint_is_gone_on_from() -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("role", freeze.PRESETS)
 def test_daemons_say_and_keep_what_they_did(role: str, tmp_path: Path) -> None:
-    """Runs real processes. The first of the pair resumes the run folder of an older version."""
+    """Compares the names that real daemons show and store. The first peer of the pair resumes the run folder of an
+    older version."""
     kept = freeze.RUN if role == "pair" else None
     swarm, frozen = live.Swarm(tmp_path, freeze.PRESETS[role], kept), freeze.frozen_swarm(role)
     seen = asyncio.run(live.watched(swarm, frozen))

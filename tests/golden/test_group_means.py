@@ -311,7 +311,7 @@ def test_a_mutation_of_the_radial_mean_is_noticed(
 
 
 def test_the_radial_mean_is_as_long_as_its_parts_and_the_weighted_one_is_not() -> None:
-    """In round 0 all is as usual."""
+    """Uses round 0, in which no member is absent and no contribution is unusually long."""
     gradients = {who: -torch.tensor(updates()[0, who], dtype=torch.float32) for who in there(0)}
     lengths = {}
     for name in ("equal", "rda, equal"):

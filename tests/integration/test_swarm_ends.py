@@ -97,7 +97,7 @@ def test_ctrl_c_lets_the_peers_finish_what_is_under_way(swarm: Foreground) -> No
 
 @pytest.mark.parametrize("swarm", [False], indirect=True)
 def test_a_swarm_that_is_killed_leaves_nobody_behind(swarm: Foreground) -> None:
-    """Without a terminal, whose end would send signals to the processes."""
+    """Runs without a terminal, because a terminal that closes sends signals to the processes."""
     everybody = below(swarm.program.pid)
     assert len(everybody) >= 2 + 1 + 2, "daemons, a trainer, helpers"
     swarm.program.kill()

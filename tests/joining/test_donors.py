@@ -250,8 +250,8 @@ def test_a_pair_keeps_verified_pieces_of_a_donor_that_is_gone(tmp_path: Path, la
 
 @pytest.mark.parametrize("remembers", [True, False])
 def test_a_joiner_cut_off_with_the_bootstrap_node_waits_and_says_so(tmp_path: Path, remembers: bool) -> None:
-    """With `remembers` the node itself refuses. Without (it lost its home), the live records show that its state is
-    old."""
+    """`remembers`: the bootstrap node knows the run's round and refuses to donate. Without it (the node lost its home),
+    the live records show that the node's state is old."""
 
     async def test() -> None:
         world = DonorWorld()

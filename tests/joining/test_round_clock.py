@@ -60,7 +60,8 @@ def test_as_many_as_there_are_agree_on_one_correction(others: int, tmp_path: Any
 
 
 def test_a_correction_during_a_hello_is_not_counted_again() -> None:
-    """As after a suspend, when each answer is applied at once while other Hellos are under way."""
+    """Fault: after a suspend each answer corrects the clock while other Hellos are under way. If their offsets were
+    measured from the old clock, the correction would count twice."""
 
     async def ask(clock: RunClock, ours: GrpcTransport, records: list[PeerRecord]) -> None:
         async def greet(record: PeerRecord) -> None:

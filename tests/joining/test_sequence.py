@@ -166,7 +166,7 @@ def test_the_terms_have_the_start_and_the_operators_nodes(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("wait_s", [3.0, 600.0])
 def test_the_wait_for_a_donor_is_the_one_asked_for(wait_s: float) -> None:
-    """`peer join --wait` bounds the wait for a donor, whether or not the manifest is already in the home."""
+    """`peer join --wait` limits the wait for a donor, whether or not the home already has the manifest."""
     of = manifest()
     terms = local_terms(context(), of, statements(of), ())
 

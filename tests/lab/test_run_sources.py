@@ -183,7 +183,7 @@ def test_options_override_and_are_told(plans: list[SwarmPlan], tmp_path: Path, d
 
 
 def test_amendments_are_signed_again_for_the_tools_run(tmp_path: Path, data: Path) -> None:
-    """Except amendments whose state only the real run has."""
+    """Amendments that refer to a state of the real run are left out."""
     base = own(tmp_path, data)
     assert base.path is not None
     log = StatementLog(load_signed(base.path).run_id, KEY.peer_id)

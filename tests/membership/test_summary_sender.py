@@ -90,7 +90,7 @@ def test_it_is_told_at_most_once_a_minute() -> None:
 
 
 def test_a_day_of_summaries_is_below_a_megabyte() -> None:
-    """Uses real encoded sizes, of numbers as large as a long run has."""
+    """Counts encoded bytes of summaries with numbers as large as those of a long run."""
     me, partner = Signing(), Signing()
     long = {"round": 2**31, "tokens": 2**45, "loss_round": 2**31, "due": 2**31, "exchanged": 2**31, "solo": 2**31}
     long |= {"refused": 2**31, "missed": 2**31, "bytes_up": 2**45, "bytes_down": 2**45}

@@ -74,7 +74,7 @@ def test_why_no_router_is_asked_is_told(options: dict[str, Any], why: str) -> No
 
 
 def test_without_the_library_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library has no wheel for some machines, and nothing else needs it."""
+    """On some machines the library has no wheel. The node must start without it."""
 
     async def main() -> None:
         monkeypatch.setattr(port_mapping, "source_address", lambda: "192.168.7.10")
@@ -129,7 +129,7 @@ def test_the_routers_port_is_remembered_until_it_is_given_back(tmp_path: Path) -
 
 
 def test_a_port_that_nobody_tried_is_not_announced(tmp_path: Path) -> None:
-    """Whatever the router claims. Once another peer got through it, the port is listed first."""
+    """The router's claim alone is not enough. Once a peer has connected through the port, it is listed first."""
     seen, mapped = "45.77.1.1", "45.77.1.1:31000"
     reach, dialler = Reach(), Dialler()
     place, probe = cast(Dialler, Place(seen=(seen,))), cast(ReachabilityProbe, reach)

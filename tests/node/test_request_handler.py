@@ -25,7 +25,7 @@ def test_what_an_owner_averaged_is_asked_of_the_group() -> None:
 
 
 def test_a_service_that_nobody_registered_has_nothing_yet() -> None:
-    """A joiner answers all calls, also before their services exist."""
+    """A joiner answers every call, including calls to services that it has not created yet."""
     handler, caller = RequestHandler(), PeerId("caller")
     offer = Offer(RoundKey(0, 0))
     assert handler.on_offer(caller, offer).verdict is Verdict.REFUSED

@@ -68,7 +68,8 @@ def test_what_a_connection_carried_is_counted_within_two_percent() -> None:
 
 @pytest.mark.processes
 def test_a_connection_between_two_looks_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example a probe of reachability, which takes less than a tenth of a second."""
+    """Fault: a connection of less than a tenth of a second, such as a reachability probe, would be missed between two
+    readings."""
     monkeypatch.setattr(line_bytes, "SAMPLE_EVERY_S", 0.01)
 
     async def scenario(listener: socket.socket) -> int:

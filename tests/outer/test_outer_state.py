@@ -193,8 +193,7 @@ def test_the_digest_sees_the_last_bit_of_its_fragment_only(of: str) -> None:
 
 
 def test_ten_descents_give_the_same_bits_on_every_machine() -> None:
-    """The expected digest was computed once on one machine. Every input is exact in fp32, and every operation is
-    rounded."""
+    """The digest is frozen. Inputs are exact in fp32, and only correctly rounded operations are used."""
 
     def spread(factor: int) -> torch.Tensor:
         return ((torch.arange(1003) * factor) % 2003 - 1001).float() / 1024

@@ -82,7 +82,8 @@ def test_the_norm_of_many_pieces_is_that_of_the_whole() -> None:
 
 
 def test_the_norm_is_added_up_in_an_order_of_its_own() -> None:
-    """A member on another machine recomputes the mean, and blames the owner for any bit that differs."""
+    """Fault: members recompute the mean on other machines, and would blame an honest owner if the order of the sum
+    changed a bit."""
     values = torch.randn(PIECE + 1001, generator=torch.Generator().manual_seed(3)) * 10
     before, total = values.clone(), 0.0
     for piece in (values[:PIECE], values[PIECE:]):

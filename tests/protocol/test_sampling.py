@@ -39,7 +39,7 @@ def test_a_window_needs_one_token_more_than_the_context(tokens: int, windows: in
 
 
 def test_the_orders_are_those_of_every_version() -> None:
-    """With other orders, the data of recorded runs could not be reproduced."""
+    """Frozen: with another order, the data of recorded runs could not be reproduced."""
     assert shard_order(7, "12D3KooWpeer", 0, 8).tolist() == SHARDS_0
     assert shard_order(7, "12D3KooWpeer", 1, 8).tolist() == SHARDS_1
     assert window_order(7, "12D3KooWpeer", 0, 3, 10).tolist() == WINDOWS_3

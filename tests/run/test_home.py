@@ -59,7 +59,8 @@ def test_one_key_is_for_one_process_whatever_the_homes(tmp_path: Path) -> None:
 
 
 def test_a_key_borrowed_from_a_home_in_use_is_in_use(tmp_path: Path) -> None:
-    """The daemon of the home that has the key did not name it on its command line."""
+    """A daemon of home `a` uses its key without naming it on the command line. A daemon of home `b` that borrows the
+    key must be refused."""
     with (
         Home(tmp_path / "a").lock(),
         pytest.raises(HomeBusy, match=f"process {os.getpid()}") as caught,

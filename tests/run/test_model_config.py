@@ -61,7 +61,7 @@ def test_what_a_config_must_not_hold_is_named(change: dict[str, Any], words: str
 )
 @pytest.mark.parametrize("key", ["quantization_config", "compression_config"])
 def test_a_quantized_model_is_refused_as_such_with_its_own_fix(key: str, value: Any, method: str) -> None:
-    """Also if the config names foreign code as well."""
+    """The config names foreign code too, which must not hide that the model is quantized."""
     with pytest.raises(ModelError) as caught:
         read_config(json.dumps({"auto_map": {"AutoModelForCausalLM": "modeling.Mine"}, **GOOD, key: value}).encode())
     assert f"names a quantized model ({key}{method})" in caught.value.found

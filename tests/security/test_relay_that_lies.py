@@ -216,7 +216,8 @@ def test_where_there_is_no_other_relay_a_swap_fails_and_its_content_is_never_wro
 def test_one_that_was_honest_for_long_and_begins_to_lie_is_named_at_the_first_call(
     how: str, codes: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Past success does not count: nothing goes over it any more, so later calls would not detect it."""
+    """Fault: after the first failure no call uses this relay any more, so if past successes counted, the lie would
+    never be reported."""
 
     async def main() -> None:
         async with asyncio.timeout(90), street() as here:
@@ -240,7 +241,7 @@ def test_one_that_was_honest_for_long_and_begins_to_lie_is_named_at_the_first_ca
 
 
 def test_calls_over_a_relay_that_begins_to_stall_go_over_another_one() -> None:
-    """The connection stays open but delivers nothing. Callers must not use it again in every round."""
+    """The connection to the relay stays open but delivers nothing. Fault: callers would use it again in every round."""
 
     async def main() -> None:
         async with asyncio.timeout(90), street() as here:

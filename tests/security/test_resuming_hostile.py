@@ -190,7 +190,7 @@ async def test_far_less_than_was_sent_is_not_sent_again(victim: Victim, caller: 
 
 @pytest.mark.parametrize("number", [0, NUMBER + 1, 2**64 - 1])
 def test_another_number_is_another_swap(number: int) -> None:
-    """The partner may have restarted, so no fault is recorded."""
+    """A partner that restarted uses a new swap number, so no fault is recorded against it."""
 
     @attack
     async def attempt(victim: Victim, caller: HostileCaller, token: bytes) -> None:

@@ -103,7 +103,7 @@ async def test_of_somebody_else(victim: Victim, caller: HostileCaller, token: by
 
 @attack
 async def test_the_same_twice(victim: Victim, caller: HostileCaller, token: bytes) -> None:
-    """The second stream does not replace the first."""
+    """The caller opens the same stream twice. The second must not replace the first."""
     ours = victim.swap(caller)
     async with begun(caller, token) as call:
         first = await opened(caller, token, stripe(1))
@@ -135,7 +135,8 @@ def test_more_are_announced_than_agreed(count: int) -> None:
 
 
 def test_they_are_announced_and_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stream breaks and the partner does not return."""
+    """The caller announces additional streams and opens none. The first stream breaks, and the caller does not
+    return."""
     monkeypatch.setattr(streams, "STALL_S", 0.3)
 
     @attack
@@ -165,7 +166,7 @@ async def test_who_agreed_to_one_gets_no_more(victim: Victim, caller: HostileCal
 
 @attack
 async def test_what_came_over_them_is_gone_with_the_swap(victim: Victim, caller: HostileCaller, token: bytes) -> None:
-    """No call is served any more, and no place is occupied."""
+    """After the swap no stream of it is served any more, and no place is occupied."""
     ours, calls = victim.swap(caller), list[Any]()
     async with begun(caller, token):
         for number in range(1, MOST_STRIPES):

@@ -472,7 +472,7 @@ async def test_a_broken_stream_is_taken_up_again() -> None:
 @pytest.mark.parametrize("members", [3, 4, 6])
 @pytest.mark.parametrize("deaf", [1, 2, 5], ids="{} do not hear it".format)
 def test_a_leader_that_was_only_busy_for_a_moment_costs_nobody_the_round(members: int, deaf: int) -> None:
-    """It did not answer a call before the round, so the members ask others first, or lead themselves."""
+    """The leader did not answer a call before the round. So the members first ask other members, or lead themselves."""
 
     async def main() -> None:
         party, key = Party(members), RoundKey(0, 0)
@@ -542,7 +542,7 @@ def test_a_lying_contributor_is_left_out(lie: Callable[[Source], Source], code: 
 
 @virtual
 async def test_a_part_that_no_work_explains_is_left_out() -> None:
-    """The contribution has its sender's signature."""
+    """A member signs a contribution that is 1,000 times too long. The others leave it out and record why."""
     party = Party(5)
     liar = party.members[2]
     honest = party.gradient

@@ -111,5 +111,5 @@ def test_without_the_judge_a_turned_sign_costs_more(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_liar_itself_leaves_nobody_out() -> None:
-    """So the judge of the liar does not affect what the other tests measure."""
+    """The liar does not judge contributors, so its judge cannot affect the other tests."""
     assert not any(isinstance(event, ContributorLeftOut) for event in played("flip").peers[LIAR].events)

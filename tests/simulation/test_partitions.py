@@ -228,8 +228,8 @@ def test_a_killed_peer_is_suspected_denied_by_others_and_left_out_and_comes_back
 @pytest.mark.parametrize("seed", seeds(1, 5))
 @pytest.mark.parametrize("preset", ["noloco", "streaming-diloco"])
 def test_saturated_links_make_nobody_look_dead(preset: str, seed: int) -> None:
-    """For ten minutes no live peer is suspected for long, none is out, and most rounds have exchanges, although no
-    peers have exchanged before and the first byte of a partner takes seconds."""
+    """The peers have never exchanged, and a partner's first byte takes seconds. For ten minutes no live peer may be
+    suspected for long or count as dead, and most rounds must exchange."""
 
     async def main() -> SimulatedSwarm:
         swarm = build(preset, seed, rounds=20, count=8, link=PROFILES["full"])
@@ -278,8 +278,8 @@ async def serve_the_first_state(swarm: SimulatedSwarm, folder: Path) -> tuple[Pe
 def test_fresh_peers_alone_with_the_bootstrap_of_a_running_swarm_are_no_source_of_state(
     seed: int, tmp_path: Path
 ) -> None:
-    """The others are isolated for a minute. Two fresh peers come one after the other. Neither gives the state that it
-    has from the bootstrap node to the other one, or later to anybody else."""
+    """The running peers are isolated for a minute, in which two fresh peers join one after the other. Neither may
+    donate the state that it has from the bootstrap node, to the other or later to any peer."""
 
     async def main() -> tuple[SimulatedSwarm, list[str], list[tuple[float, PeerId]]]:
         swarm, gave = build("noloco", seed, rounds=10, count=8), list[tuple[float, PeerId]]()

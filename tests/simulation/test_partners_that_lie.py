@@ -87,7 +87,7 @@ def played(lie: str, acceptance: str) -> Played:
 
 
 def test_one_liar_of_eight_harms_a_run_that_takes_whatever_is_finite() -> None:
-    """Without this harm, the other tests of this module would show nothing."""
+    """Without a check the liar must do harm, or the other tests of this module would show nothing."""
     assert played("x-10", "finite").honest > 1.1 * played("", "finite").honest
 
 

@@ -40,7 +40,7 @@ class Hold:
 
 
 async def locked(peer: SimulatedPeer, before_due_s: float) -> Hold:
-    """Wait until the peer has a partner for a round that is due within this many seconds."""
+    """Wait until the peer has a partner for a round that is due within `before_due_s` seconds. Return its lock."""
     await asyncio.sleep(BEGINS_S)
     clock = VirtualClock()
     while True:

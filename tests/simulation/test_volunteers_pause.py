@@ -239,7 +239,7 @@ def test_one_that_starts_paused_is_no_partner_and_then_takes_part(kind: Literal[
 
 @pytest.mark.parametrize("seed", seeds(range(0, 20, 5), 20))
 def test_who_is_told_to_leave_at_any_moment_says_the_round_its_trainer_is_in(seed: int) -> None:
-    """Otherwise a checkpoint that is written now would continue with a round that is over."""
+    """Fault: a checkpoint written while leaving would resume with a round that is over."""
 
     async def main() -> None:
         method = resolve(SyncSection(preset="noloco", clock="steps", sync_every=10))

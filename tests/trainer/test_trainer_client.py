@@ -159,7 +159,8 @@ async def _tells_what_it_died_of(trainer: TrainerClient) -> None:
 
 
 def test_what_lies_in_the_trainers_memory_is_used_where_it_lies(home: Path, data: Path) -> None:
-    """The daemon's outer state may lie in the arena: the trainer uses the values that are there when it reads."""
+    """The daemon's outer state may be in the arena. The trainer must use the values that are there when it reads
+    them."""
     trainer = TrainerClient(home, LAYOUT, config(data))
     first = first_params(MODEL, 1)
 

@@ -222,7 +222,7 @@ class Watch:
 def test_it_stops_at_the_boundary_nearest_to_the_moment(
     until: float, steps: int, home: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps take one second. Before the first one their length is unknown, so at least one is made."""
+    """A step takes one second. At least one is made, because the length of a step is unknown before the first one."""
     played = Played(home, data)
     played.start()
     Watch(monkeypatch, played, 1.0)

@@ -165,7 +165,7 @@ def test_calls_fail_at_once_when_p2pd_is_gone(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_a_search_that_still_reads_an_answer_ends_before_the_node_does(tmp_path: Path) -> None:
-    """hivemind's search would fail if its read were dropped, and print that after the daemon has ended."""
+    """Fault: if the node closed first, hivemind's search would fail and print its error after the daemon has ended."""
 
     async def scenario() -> None:
         for name in ("one", "two"):

@@ -101,7 +101,7 @@ def test_one_unit_in_the_last_place_convicts(codecs: tuple[str, str]) -> None:
 @pytest.mark.parametrize("long", [1.0, 5.0, 90.0])
 @pytest.mark.parametrize("codecs", CODECS, ids=str)
 def test_an_honest_mean_is_made_again_to_the_bit(codecs: tuple[str, str], long: float) -> None:
-    """One of the parts is too long as well, so that it is scaled down."""
+    """One of the contributions is longer than allowed, so that scaling it down is covered too."""
     terms = terms_of(*codecs)
     found = judged(parse_proof(proof_of(terms, long=long).to_bytes()), terms)
     assert (found.guilty, found.why) == (False, "the result is the mean of the parts")
@@ -115,7 +115,7 @@ def test_an_unsigned_part_proves_nothing() -> None:
 
 
 def test_an_owner_is_not_blamed_for_parts_that_it_did_not_average() -> None:
-    """A member signs two parts, and an accuser shows the one that the owner never received."""
+    """A dishonest member signs two contributions, and accuses the owner with the one that the owner never received."""
     terms = terms_of()
     honest, other = proof_of(terms), proof_of(terms, long=1.1)
     assert judged(other, terms).why == "the result is the mean of the parts"

@@ -217,7 +217,8 @@ def test_with_nobody_left_the_step_is_the_solo_step(share: float) -> None:
 
 @pytest.mark.parametrize("ends", ["exchanged", "lost"])
 def test_who_comes_late_reads_and_writes_nothing(ends: str) -> None:
-    """After the swap, the borrowed buffer belongs to the next round and the snapshot to the trainer."""
+    """Fault: a late partner would write into the buffer that the next round has borrowed, or read the snapshot while
+    the trainer changes it."""
     theirs = normal(10) + normal(1)
     played = Played({"one": sends(theirs, 1.0 if ends == "exchanged" else 0.5)}, 1.0, 0.7)
     played.exchange()

@@ -78,7 +78,7 @@ def test_who_sent_nothing_or_refuses_is_not(leaves: float, error: Exception | No
 
 
 def test_over_a_relay_one_that_has_sent_nothing_is_asked_once_more() -> None:
-    """The relay may have broken the call, and the next call takes another one."""
+    """The fault may be the relay's, so the partner is called once more over another relay."""
     assert outcome(Away(0.0, 1.5), relayed=True) == pytest.approx(NBYTES / RATE + 1.5, abs=0.5)
     with pytest.raises(PartnerLost, match="stopped answering"):
         outcome(Away(0.0, 2.5), relayed=True)
@@ -97,6 +97,6 @@ def test_nor_one_that_cannot_be_asked_however_long_the_whole_may_take() -> None:
 
 
 def test_what_is_complete_is_not_given_up() -> None:
-    """Even if our own payload takes much longer than its budget."""
+    """A partner whose payload is complete must not be given up, even if ours takes much longer than its budget."""
     assert LINGER_S < AWAY_S
     assert outcome(Away(math.inf, math.inf, lasts=200.0)) > 200.0

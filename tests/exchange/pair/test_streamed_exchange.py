@@ -110,7 +110,7 @@ def test_half_a_payload_changes_nothing() -> None:
 
 
 def test_an_exchange_of_differences_that_is_cancelled_ends_when_no_thread_writes_any_more() -> None:
-    """Because its buffer is lent to another exchange afterwards."""
+    """Fault: a thread that still writes would change the buffer after it was lent to another exchange."""
     own, theirs, into = normal(0), normal(1), torch.full((ELEMENTS,), 7.0)
     codec, request = Modulo(7), list[bytes]()
     payload = codec.encode(theirs, 0.0)

@@ -82,7 +82,7 @@ def test_a_failure_is_no_verdict_and_has_a_reason(judging: Judging, program: str
     ],
 )
 def test_a_child_that_does_not_come_up_is_an_error(judging: Judging, program: str, why: str) -> None:
-    """It must not count as a state that cannot be judged, or all states would be kept unchecked for ever."""
+    """Fault: if a failed start counted as a state that cannot be judged, all later states would be stored unchecked."""
     for first in (StateJudge.ensure_starts, lambda made: made.loss_of(Path("/folder"))):
         with pytest.raises(JudgeFailed, match=why):
             asyncio.run(first(judging(program)))
@@ -99,7 +99,7 @@ def test_a_program_that_cannot_be_run_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.processes
 def test_one_that_came_up_once_is_tried_again(judging: Judging, tmp_path: Path) -> None:
-    """The machine may be short of memory for a moment."""
+    """After a first successful start, a failed one may be a momentary lack of memory."""
     marks = tmp_path / "marks"
     marks.mkdir()
     program = (

@@ -107,7 +107,7 @@ def test_a_condition_is_the_same_sentence_in_terminal_text_page_and_json(code: s
 
 
 def test_a_reason_to_pause_has_the_same_row_in_text_and_page() -> None:
-    """Also while it does not hold. A new condition needs no change in a view."""
+    """A condition has a row even while it does not forbid training, and a new condition needs no code in the views."""
     conditions = {"moonlight": {"value": False, "why": "the moon is up"}, "idle": {"value": None, "why": "not told"}}
     status = read_status(WHOLE | {"paused": {"now": "no", "quiet_hours": "22:00-06:00", "conditions": conditions}})
     shown = VolunteerAccount(PageSource(home=Path(), report=lambda: status))()["peer"]["conditions"]

@@ -98,7 +98,7 @@ def test_a_slow_link_is_told_from_a_slow_partner() -> None:
 
 
 def test_words_alone_blame_nobody() -> None:
-    """A partner claims to be slow, and is not."""
+    """One partner claims slow transfers, but the measured ones are normal."""
     assert keys(met(told_out=only(PARTNERS[1], 0.1), told_in=only(PARTNERS[1], 0.1))) == []
 
 

@@ -42,7 +42,7 @@ def test_two_liars_of_eight_do_not_make_the_usual_theirs() -> None:
 
 @pytest.mark.parametrize("cosines", [(0.1, 0.1, 0.1), (-0.1, 0.0, 0.2), (-0.3, -0.3, -0.3)])
 def test_a_part_that_does_not_lie_along_the_mean_tells_no_direction(cosines: tuple[float, ...]) -> None:
-    """The contribution of a slow machine, or of one with data that no other member has."""
+    """Such a contribution comes from a slow machine, or from one with data that no other member has."""
     assert doubts(result(1, -0.3), [result(1, cosine) for cosine in cosines]) == ""
 
 

@@ -76,7 +76,7 @@ def test_who_takes_over_an_older_state_still_counts_the_rosters_accepted_since()
 
 
 def test_two_disjoint_sets_are_never_both_enough() -> None:
-    """For all pairs of disjoint sets of peers, one of which may have missed the last result, including newcomers."""
+    """Tries all pairs of disjoint sets of peers, with newcomers. One of the sets may have missed the last result."""
     held, missed = Quorum(), Quorum()
     for quorum in (held, missed):
         quorum.accepted(0, ids("abcd"))

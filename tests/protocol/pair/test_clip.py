@@ -73,7 +73,7 @@ def test_a_patient_liar_moves_the_radius_no_further_than_our_work_allows(collude
 
 
 def test_without_the_cap_it_would_grow_for_ever() -> None:
-    """The same liar with the median alone, to show the effect of the cap."""
+    """The same liar against the median without the cap, which shows that the cap is needed."""
     distances, radius = [1.0] * REMEMBERED, 0.0
     for _ in range(200):
         radius = SLACK * sorted(distances)[(len(distances) - 1) // 2]

@@ -79,7 +79,7 @@ def test_in_unbiased_rounds_all_pairs_are_equally_likely_and_the_gap_is_a_half(c
 
 
 def test_all_scores_of_a_round_are_equally_likely() -> None:
-    """The scores above are random numbers. Those of the protocol rank pairs just as evenly."""
+    """The other tests draw random scores. The protocol's scores must rank the pairs just as evenly."""
     who, firsts = ids(8), Counter[Edge]()
     for round_ in range(1400):
         key = RoundKey(round_, 0)

@@ -172,7 +172,8 @@ def test_headers_are_counted() -> None:
 
 
 def test_a_small_quota_of_a_day_exchanges_in_rounds_of_five_minutes() -> None:
-    """With the allowance for short rounds, 50 MB a day would never allow an exchange."""
+    """Fault: if the allowance for control traffic of short rounds were reserved, 50 MB a day would never leave room for
+    an exchange."""
     limits, payload = UploadLimits(day=50 * 10**6), 10**6
     kept = book(limits)
     assert kept.exhausted_period(payload, at(day_left_s=DAY_S)) == "day"

@@ -171,7 +171,7 @@ def test_a_relay_that_is_gone_is_put_aside_while_there_is_another() -> None:
 
 
 def test_a_relay_that_plays_dead_over_and_over_is_soon_hardly_used() -> None:
-    """It is used whenever it is not away, and disappears each time."""
+    """The relay is used whenever it does not count as away, and disappears at once each time."""
     standing, now, times = RelayStanding(), NOW, 0
     while now < NOW + 4 * 3600:
         if not standing.is_away(RELAY, now):

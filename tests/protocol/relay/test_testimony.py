@@ -53,7 +53,7 @@ def test_a_relay_that_is_too_slow_itself_is_not_called_one_that_delays() -> None
 
 
 def test_where_the_other_path_is_slow_too_the_relay_may_be() -> None:
-    """The peer itself is busy, or its own line is slow."""
+    """If a direct path is slow as well, the called peer is busy or has a slow line, so the relay gets more time."""
     assert patience_s(SLOW_S, 0.05, 2.5) == TIMES * 2.5
     assert patience_s(SLOW_S, None, None) == SLOW_S
 

@@ -144,8 +144,8 @@ def test_between_half_and_whole_nothing_moves() -> None:
 
 
 def test_in_every_round_of_a_merge_all_of_a_bucket_are_seen() -> None:
-    """Half of them read in another order than they announce. Even then each live peer remains visible to its
-    neighbours."""
+    """Half of the peers read the buckets in another order than they announce. Each live peer must still be visible to
+    its neighbours."""
     hub = Hub()
     hub.join(*range(100))
     hub.rounds(8)

@@ -102,7 +102,8 @@ async def test_many_keys_of_a_block_do_not_crowd_out_the_others() -> None:
 
 @virtually
 async def test_addresses_that_records_invent_are_no_networks() -> None:
-    """The liars' records name blocks of their own, but all answer from one block. So other donors are asked as well."""
+    """The liars' records claim different address blocks, but all answer from one block. So the joiner asks other donors
+    as well."""
     world, lie = DonorWorld(momentum=True), state_of(9)
     for number in range(2 * MAX_ASKED):
         world.donor(f"liar {number}", lie, 30, at=f"198.51.{number}.7:4810")
@@ -114,7 +115,7 @@ async def test_addresses_that_records_invent_are_no_networks() -> None:
 
 @virtually
 async def test_the_first_to_answer_is_not_believed_alone() -> None:
-    """The honest donors answer more than a second after the liar, as on slow lines."""
+    """The liar answers first. The honest donors have slow lines and answer more than a second later."""
     world = DonorWorld(momentum=True)
     for number in range(NETWORKS):
         slow = world.donor(f"honest {number}", state_of(1), 30, at=f"203.0.{number}.7:4810")

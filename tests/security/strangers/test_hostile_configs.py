@@ -63,7 +63,7 @@ def written(folder: Path, config: dict[str, Any]) -> Path:
 def test_masks_by_formula_are_refused_in_the_sandbox(
     context: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With 8 the model is to be trained, with 0 to be evaluated or exported."""
+    """`context` 8: the model is inspected for training. 0: for evaluation or export."""
     open_here(monkeypatch)
     with pytest.raises(ModelError, match=WORDS) as caught:
         inspect_config(written(tmp_path, LARGE), 10**6, context=context)
@@ -72,7 +72,8 @@ def test_masks_by_formula_are_refused_in_the_sandbox(
 
 
 def test_what_makes_the_model_refuses_it_too(tmp_path: Path) -> None:
-    """Trainer, eval and generate create the model by one function, export by the function it calls."""
+    """The trainer, `eval` and `generate` create the model with the first of these functions. `export` uses the second,
+    which the first one calls."""
     config = {
         "model": {"kind": "transformers", "parameters": 1, "config": REF, "layout": REF},
         "sync_every": 1,
@@ -307,7 +308,8 @@ def test_a_limit_is_twice_the_need_and_a_margin_or_what_is_free(
 
 
 def test_stacks_of_threads_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stacks count when a thread starts, and `ulimit -s` may make them larger than a run needs."""
+    """Stacks of threads are added to the limit, because they count when a thread starts, and `ulimit -s` may make them
+    large."""
     threads = torch.get_num_threads() + OTHER_THREADS
 
     def limit(stack: int) -> int:

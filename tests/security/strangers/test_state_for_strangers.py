@@ -98,7 +98,8 @@ async def donor(limits: UploadLimits) -> AsyncIterator[Donor]:
 
 
 def test_strangers_have_a_share_of_the_day() -> None:
-    """However many keys they have: exchanges and proven peers get the rest."""
+    """Strangers together get a fixed share of the quota, whatever the number of their keys. The rest is for exchanges
+    and proven peers."""
 
     async def main() -> None:
         async with donor(UploadLimits(day=DAY)) as giving:

@@ -150,7 +150,8 @@ async def test_one_that_fails_gives_way_at_once_and_is_blamed(one: Here) -> None
 
 @scenario
 async def test_one_that_refuses_is_not_blamed(one: Here) -> None:
-    """A peer's record may name a relay at which it no longer has a place."""
+    """A relay that refuses a call is not at fault: the peer's record may name a relay at which the peer no longer has a
+    place."""
     one.relays.errors["a"] = PartnerRefused("unreserved", "that peer has no place at this relay")
     assert (await one.pool.get(one.over("a", "b"), TIMEOUT_S)).relay == "b"
     with pytest.raises(PartnerLost, match="no place at this relay"):
@@ -169,7 +170,7 @@ async def test_one_that_stalls_is_found_out_though_another_one_wins(one: Here) -
 
 @scenario
 async def test_a_peer_that_is_silent_over_one_relay_is_looked_for_over_the_others(one: Here) -> None:
-    """Otherwise each call to it would use the relay that stalls, round after round."""
+    """Fault: every call to this peer would use the stalling relay, round after round."""
     await one.pool.get(one.over("a", "b"), TIMEOUT_S)
     another = PeerId("another")
     one.pool._open[another] = one.pool._open.pop(one.home.peer_id)

@@ -269,7 +269,7 @@ def test_both_sides_may_be_cancelled_at_any_time(after_s: float, opens_s: float)
 
 @pytest.mark.parametrize("seed", range(20))
 def test_however_long_the_parts_take_both_come_to_the_same_connection(seed: int) -> None:
-    """The ends decide separately. The nonce and the caller's choice make them agree."""
+    """Each end decides by itself, but by the nonce and the caller's choice both use the same connection."""
     caller_s, target_s = 0.15 * seed, 0.37 * (seed * 7 % 11)
 
     @scenario

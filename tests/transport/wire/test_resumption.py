@@ -211,7 +211,7 @@ async def test_a_link_that_breaks_again_and_again(low: End, high: End) -> None:
 
 
 def test_a_link_that_says_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection stays open but transfers nothing: a new one is made."""
+    """The connection stays open but transfers nothing, so the swap must continue over a new one."""
     monkeypatch.setattr(stream, "STALL_S", 0.3)
 
     @scenario
@@ -243,7 +243,7 @@ def test_who_has_everything_serves_the_one_that_has_not(sizes: tuple[int, int]) 
 
 @scenario
 async def test_who_has_sent_everything_stays_until_it_has_come(low: End, high: End) -> None:
-    """The link breaks when all data is sent but still in buffers."""
+    """The link breaks when one side has sent everything, but part of it is still in buffers."""
 
     def hold() -> None:
         high.wire.hold()
@@ -267,7 +267,8 @@ async def test_a_link_that_does_not_come_back(low: End, high: End) -> None:
 
 
 def test_who_has_everything_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It also keeps what it has received."""
+    """A side that has received everything waits only `LINGER_S` for the other one, and its received values stay
+    valid."""
     monkeypatch.setattr(resuming, "LINGER_S", 0.5)
 
     async def attempt(finished: int) -> None:

@@ -256,7 +256,7 @@ def test_a_stream_that_breaks_breaks_the_swap(what: str) -> None:
 
 
 def test_the_last_frame_waits_for_all() -> None:
-    """After the last frame has been written, all streams are flushed."""
+    """The last frame must not arrive before the chunks on other streams, so all streams are flushed after it."""
 
     async def main() -> None:
         way = Way(LONG_S, 0.0)
