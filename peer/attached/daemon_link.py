@@ -27,7 +27,7 @@ CLOSED_S = 5.0
 
 
 class LinkState(enum.Enum):
-    """What the loop's daemon does at the moment."""
+    """State of the loop's daemon."""
 
     DOWN = enum.auto()
     """There is no daemon process."""
@@ -118,7 +118,7 @@ class DaemonLink:
     # -- end ---------------------------------------------------------------------------------------------------------
 
     def reap(self) -> int:
-        """Collect the daemon, whose socket is closed. Return its exit code."""
+        """Wait for the end of the daemon, whose socket is closed. Return its exit code."""
         assert self.child is not None
         child, self.child, self.state = self.child, None, LinkState.DOWN
         return child.end(CLOSED_S)

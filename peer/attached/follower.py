@@ -139,7 +139,7 @@ class Follower:
                     self.params.execute(message)
                     answer = {}
             except PeerError as error:
-                answer = as_message(error)  # rank 0 raises it, and sends it back
+                answer = as_message(error)  # rank 0 raises it, and sends it to all ranks
             connection.send({"number": message["number"], **answer})
 
     def _open(self, message: Message) -> Message:

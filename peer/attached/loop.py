@@ -120,7 +120,7 @@ class AttachedTrainer:
         self._names = set[str]()
         """Names of all numbers that were logged."""
         self.daemon_phase = "starting"
-        """What the daemon does, for a person."""
+        """The daemon's present activity, for a person."""
         self.status = ""
         """The daemon's status: `finished` once all rounds were played."""
         self.peers = 0
@@ -190,7 +190,7 @@ class AttachedTrainer:
             self._open(message)
             return
         if message["op"] not in self._commands:
-            return  # an order of the rounds, such as `hold`: nothing is under way yet
+            return  # an order about rounds, such as `hold`: no round is under way yet
         reply = self._commands[message["op"]](message)
         if reply is not None:
             self._link.send({"id": message["id"], **reply})
@@ -437,7 +437,7 @@ class AttachedTrainer:
         try:
             while link.child is child and not link.attached and not child.pipe.inbox.empty():
                 self._dispatch(child.pipe.inbox.get())
-        except PeerError as error:  # of the first daemon, `join` raises it
+        except PeerError as error:  # an error of the first daemon is raised by `join`
             link.abandon(child, error)
         link.end_if_silent()
 

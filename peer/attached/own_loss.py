@@ -118,7 +118,8 @@ class LossJudge:
                     if boottime() > until:
                         return {"ok": {"why": TOO_LATE}}
                     losses.append(self._loss_of(batch, message["seed"] + number))
-                    if len(found) == 2 and number == 0:  # after the first loss, limit the batches to the time there is
+                    # after the first loss, limit the number of batches to those that fit into the time left
+                    if len(found) == 2 and number == 0:
                         affordable = int((until - began) / (CANDIDATES * max(boottime() - began, 1e-6)))
                         batches = batches[: max(LEAST_WINDOWS, affordable)]
                     if number + 1 == len(batches):
@@ -185,7 +186,7 @@ class LossJudge:
         try:
             loss = self._loss(self._model, batch)
             return float(loss.detach() if isinstance(loss, Tensor) else loss)
-        except Exception as error:  # a user's function may raise anything, and the step goes on
+        except Exception as error:  # a user's function may raise anything; the loop continues with its step
             found = f"loss(model, batch) raised {type(error).__name__}: {error}"
             raise UsageError(found, FIX) from error
 

@@ -100,7 +100,7 @@ class BoundTensors:
     Unlike those of the built-in loop, the tensors do not lie in one flat vector."""
 
     def __init__(self, layout: Layout, tensors: Sequence[Tensor]) -> None:
-        """`tensors`: those of the layout in its order, fp32, each of its shape."""
+        """`tensors`: the live fp32 tensors, in the order and with the shapes of the layout."""
         self._layout = layout
         self.tensors = list(tensors)
         self.round = 0
@@ -116,7 +116,7 @@ class BoundTensors:
         self.round, self.step_in_round = round_, step
 
     def count_step(self) -> None:
-        """Note an inner step."""
+        """Count one inner step of the present round."""
         self.step_in_round += 1
 
     def scale_learning_rate(self, scale: float) -> None:

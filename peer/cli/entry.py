@@ -1,4 +1,4 @@
-"""The program's first lines: what has to happen before other modules are imported."""
+"""The program's first lines: preparations that have to precede the import of other modules."""
 
 from __future__ import annotations
 

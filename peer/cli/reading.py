@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from peer.data.sources import Sources
 
 SHOWN = 5
-"""Suspicious files that are listed by name."""
+"""Most suspicious files that are listed by name."""
 MOST_LISTED = 20
-"""Links out of the sources that are listed by name."""
+"""Most links out of the sources that are listed by name."""
 SOURCES = click.argument("sources", nargs=-1, required=True, metavar="SRC...", type=click.Path(path_type=Path))
 YES = click.option(
     "--yes", is_flag=True, help="Take files that look like secrets, and what links lead to, without being asked."

@@ -20,7 +20,7 @@ HIDDEN = "(not shown)"
 
 @dataclass(frozen=True, slots=True)
 class ConfigSetting:
-    """The value that an option has if the command line does not set it."""
+    """An option's value when the command line does not set it, and the source of the value."""
 
     key: str
     value: Any

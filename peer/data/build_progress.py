@@ -86,7 +86,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise refused(f"another process builds in {folder}", "Let it end, or name another folder.") from None
-        _refuse_complete(folder)  # again: the process that held the lock may have completed the build
+        _refuse_complete(folder)  # checked again, because the process that held the lock may have completed the build
         for path in folder.iterdir():
             if _DRAFT.fullmatch(path.name):
                 path.unlink()  # left by a killed build
@@ -114,5 +114,5 @@ def remove(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name in (PROGRESS_FILE, LOCK_FILE) or OURS.fullmatch(path.name):
             path.unlink()
-    with contextlib.suppress(OSError):  # it holds other files
+    with contextlib.suppress(OSError):  # the folder has other files
         folder.rmdir()

@@ -49,7 +49,7 @@ def lines(file: SourceFile, on_offset: Callable[[int], None]) -> Iterator[bytes]
                         f"{path}, line {number} is longer than {amount(MAX_LINE_BYTES, 'bytes')}",
                         "JSONL has one document a line. Put a longer text into a .txt file of its own.",
                     )
-                if raw.tell() > file.nbytes:  # the file grows; reading on might never end
+                if raw.tell() > file.nbytes:  # the file is growing, so reading it might never end
                     raise changed(file)
                 on_offset(raw.tell())
                 yield line
@@ -83,7 +83,7 @@ class _Unzstd(io.RawIOBase):
 
     def __init__(self, packed: BinaryIO) -> None:
         super().__init__()
-        import zstandard  # here, because it is optional and only such files need it
+        import zstandard  # imported here, because it is optional and only .zst files need it
 
         self._library = zstandard
         self._packed = packed

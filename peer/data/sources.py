@@ -109,7 +109,7 @@ def changed(file: SourceFile) -> DataError:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Result of a search: all files to read, in order, and what was left out."""
+    """Result of a search: all files to read, in order, and which files were left out."""
 
     files: tuple[SourceFile, ...]
     survey: Survey
@@ -236,7 +236,7 @@ class _Search:
         if any(fnmatchcase(path, pattern) or fnmatchcase(name, pattern) for pattern in self._exclude):
             self._skipped[EXCLUDED] += 1
             return True
-        if name in HUB_STORES:  # their files have names that show their kinds only in `snapshots`
+        if name in HUB_STORES:  # only in `snapshots` the names of these files show their kinds
             snapshots = Path(real, path).with_name("snapshots")
             return HUB.search(f"{snapshots}/") is not None and snapshots.is_dir()
         return False

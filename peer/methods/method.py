@@ -61,7 +61,7 @@ class Method:
     fragment_sync_delay: float = 0.0
     """Seconds or inner steps from a round's snapshot to the earliest merge of its result. 0: the trainer waits."""
     eager: bool = False
-    """Whether a group's member applies its own part of a step at once, and that of the others later."""
+    """Whether a group's member applies its own part of a step at once, and the parts of the other members later."""
     fragment_update_alpha: float = 0.0
     """Weight of the local value in a merge. 0: outer_params replace it."""
     max_group: int = 0
@@ -133,7 +133,8 @@ class Method:
     @property
     def outer_rule(self) -> OuterRule:
         """The object of the rule that `rule` names."""
-        from peer.methods.registry import RULES  # here, because the registry's files make presets, which are methods
+        # imported here, because the registry's files import this module to make presets
+        from peer.methods.registry import RULES
 
         return RULES[self.rule]
 
@@ -149,5 +150,5 @@ class Method:
 
     @property
     def sent_lr(self) -> float:
-        """The fraction of its work that the values sent by a peer of a pair contain."""
+        """The fraction of a peer's own work that is contained in the values that it sends to its partner."""
         return self.outer_rule.sent_lr(self)

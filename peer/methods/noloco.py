@@ -45,7 +45,8 @@ class NoLoCo(OuterRule):
                 consensus=method.consensus,
             )
         elif method.outer_momentum == 0.0:
-            sgd_(outer, own, outer_lr=method.outer_lr)  # never writes the momentum, whose zeros then take no memory
+            # does not write outer_momentum, so that its untouched zeros take no memory
+            sgd_(outer, own, outer_lr=method.outer_lr)
         else:
             noloco_(outer, momentum, own, outer_lr=method.outer_lr, outer_momentum=method.outer_momentum)
 

@@ -122,7 +122,8 @@ def pull_growth(method: Method) -> float:
     in a round without gradients. Without `fragment_update_alpha`, a merge makes them equal."""
     own, partner = _round_of(method)
     outer, momentum, params = own + partner
-    apart = np.stack([momentum, params - outer])[:, 1:]  # a common shift of both has no effect, so it is left out
+    # a common shift of params and outer_params has no effect, so it is left out
+    apart = np.stack([momentum, params - outer])[:, 1:]
     return float(np.abs(np.linalg.eigvals(apart)).max())
 
 

@@ -37,7 +37,7 @@ class Journal:
         self.listeners: list[Listener] = []
         """Called with each event and its time, after it is written."""
         self.failed = ""
-        """Why the last write failed, as a sentence. Empty when it did not."""
+        """Why the last write failed, as a sentence. Empty: it succeeded."""
         self._now = now
         self._limit = limit_bytes
         self._fd = -1

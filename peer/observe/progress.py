@@ -1,4 +1,4 @@
-"""What the daemon is waiting for, and how far the wait has progressed."""
+"""The progress of the daemon's waits: reported by the waiting code, shown in the status."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ T = TypeVar("T")
 KEEP = 2000
 """Evaluations kept from the beginning of the run, and the same number from the end."""
 KEEP_LIVE = 500
-"""Intervals of training that are kept."""
+"""Most intervals of training that are stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,12 +32,12 @@ class GuestRequest:
     key: Path | None = None
     """Key file with which the guest authenticates. None: a new temporary key."""
     invitation: Invitation | None = None
-    """The operator's invitation of that key. None: the run needs none."""
+    """The operator's invitation of `key`. None: the run needs no invitation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRequest:
-    """What a command needs of a run: the model, and which files."""
+    """A command's request for the model of a run, and for the run's files that it needs."""
 
     scratch: Path
     """A temporary folder that exists longer than the models."""

@@ -175,7 +175,7 @@ def check_disk_room(store: CheckpointStore, elements: int) -> str:
 
     Returns the needed and the free space, for a person. Raises HomeUnusable when there is too little."""
     one = checkpoint_bytes(elements)
-    needed = one * (store.keep + 1)  # the next one is written while the oldest still exists
+    needed = one * (store.keep + 1)  # one more, because the next checkpoint is written while the oldest still exists
     try:
         held, free = store.held_bytes(), _free_on(store.folder)
     except OSError as error:

@@ -83,7 +83,7 @@ class SavePace:
 
     @property
     def boundary_s(self) -> float:
-        """Most seconds until the trainer's next step boundary, by its last steps."""
+        """Expected most seconds until the trainer's next step boundary, from the duration of its last steps."""
         longest = self._step_s()
         return longest if longest >= 0 else UNKNOWN_STEP_S  # a comparison with NaN is False
 

@@ -14,12 +14,14 @@ from peer.trainer.ipc import DaemonPipe
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # a terminal or log-out sends them to all processes
+    # a terminal or log-out sends these signals to all processes
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the daemon ends us: it first needs us for its last checkpoint
     pipe = DaemonPipe(socket.socket(fileno=int(sys.argv[1])))
     phases = PhaseTimer()
     gc.disable()  # imports create objects that stay for ever, so collecting during them only costs time
-    from peer.trainer.worker import serve  # imports torch: after the pipe exists, which notices the daemon's end
+    # imports torch; only now, because the pipe, which notices the daemon's end, has to exist before
+    from peer.trainer.worker import serve
 
     gc.freeze()
     gc.enable()

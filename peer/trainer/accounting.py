@@ -36,7 +36,7 @@ class WorkTally:
         )
 
     def without(self, part: WorkTally) -> WorkTally:
-        """Return the difference, which is the work done after `part`."""
+        """Return the difference: the work that is in this tally and not in `part`."""
         return WorkTally(
             self.steps - part.steps,
             self.skipped - part.skipped,

@@ -282,7 +282,7 @@ class Boundary:
     # -- orders ------------------------------------------------------------------------------------------------------
 
     def _work(self, message: Message) -> None:
-        """Begin a work request. Its reply is sent by `_snapshot`."""
+        """Begin a work request. `_snapshot` sends the reply."""
         self._end_waiting()
         self.ordered = True
         where = message["round"], message["fragment"]

@@ -46,7 +46,7 @@ hold-out first anyway, so the wait is not lost."""
 
 
 def _ignore_note(note: str) -> None:
-    """Ignore a note of a trainer that is not being started."""
+    """Ignore a progress note, for callers that show none."""
 
 
 def _write(file: Path, vectors: Sequence[torch.Tensor]) -> None:
@@ -167,7 +167,7 @@ class TrainerClient:
         self._prepared, arena = False, self._arena
         assert arena is not None
         terms: dict[str, Any] = {"round": round_, "resume": str(resume) if resume else None}
-        if self._attached is None:  # a user's own loop handles orders only between two of its steps, however long
+        if self._attached is None:  # a user's own loop handles orders only between two of its steps, which may be long
             terms["silence_s"] = START_SILENCE_S
         else:
             terms["covered"] = covered

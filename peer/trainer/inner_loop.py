@@ -81,7 +81,7 @@ class InnerLoop:
         self.batches = _batches_of(config, data)
         self.params = params.to(device.device, torch.float32, copy=True)
         model = self._network()
-        self.params.copy_(params)  # again: `examine` may have overwritten the model's values
+        self.params.copy_(params)  # copied again, because `examine` may have overwritten the model's values
         self._tensors = [param for _, param in model.named_parameters()]
         self._loss = TokenLoss(model, device.device, config.mask_end_token)
         self.chunked = self.recomputed = False

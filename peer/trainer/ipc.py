@@ -47,7 +47,8 @@ class DaemonPipe:
 
     def _receive(self, message: Message) -> None:
         if message.get("op") == "give_up":
-            self.given_up = message["number"]  # not queued: a running evaluation polls this and reads no inbox
+            # not queued, because a running evaluation polls this number and does not read the inbox
+            self.given_up = message["number"]
         else:
             self.inbox.put(message)
 
@@ -62,7 +63,7 @@ class DaemonPipe:
 
     def close(self) -> None:
         """Close the socket. The daemon notices it at once."""
-        with contextlib.suppress(OSError):  # the daemon's end is closed
+        with contextlib.suppress(OSError):  # the daemon has closed its end
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 

@@ -41,7 +41,7 @@ class MemoryLimit:
     """A limit on the memory that this process may allocate from now on."""
 
     nbytes: int
-    """Bytes in addition to those that the process holds already."""
+    """Bytes that may be allocated in addition to those that the process holds already."""
     reason: str
     """How the number was computed, for a person."""
     of_machine: bool = False

@@ -63,14 +63,16 @@ def _memory_plans(loop: InnerLoop, config: TrainerConfig) -> list[_MemoryPlan]:
     logits = LOGIT_BYTES * network.vocab_size * context
     window = max(logits, window_bytes(config.model, context))
     layers = window - logits
-    head = 4 * network.head_weight.numel() if network.splits else 0  # its gradient, which exists beside the sum
+    # the head's gradient, which exists beside the sum of gradients
+    head = 4 * network.head_weight.numel() if network.splits else 0
     few_logits = LOGIT_BYTES * network.vocab_size * min(context, loop.chunk) if network.splits else logits
     plans = [_MemoryPlan(False, False, window)]
     if network.splits and logits > layers and few_logits < logits:
         plans.append(_MemoryPlan(True, False, layers + few_logits + head))
     if network.recomputes:
         kept = recomputed_bytes(layers, network.layers)
-        plans.append(_MemoryPlan(network.splits, True, kept + few_logits + head))  # chunked too, wherever it can be
+        # the loss is also chunked if the model supports that
+        plans.append(_MemoryPlan(network.splits, True, kept + few_logits + head))
     return plans
 
 
@@ -141,7 +143,7 @@ def peak_growth(work: Callable[[], None], proc: Path = Path("/proc/self")) -> in
 
 
 def _status(proc: Path, name: str) -> int:
-    """Return a value of /proc/PID/status in bytes. 0 if it is not there."""
+    """Return a value of this process's /proc status in bytes. 0 if it is missing."""
     try:
         lines = (proc / "status").read_text().splitlines()
     except OSError:

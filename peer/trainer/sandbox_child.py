@@ -94,7 +94,7 @@ def _tokenizer(job: Answer) -> Answer:
     raw = Path(job["path"]).read_bytes()
     try:
         tokenizer = open_tokenizer(raw)
-    except ValueError as error:  # also what the library itself raises
+    except ValueError as error:  # includes errors of the library itself
         raise ModelError(f"the tokenizers library cannot read the tokenizer.json: {str(error)[:200]}") from error
     vocabulary = tokenizer.get_vocab()
     size = max(vocabulary.values(), default=-1) + 1
@@ -180,7 +180,7 @@ def main() -> None:
             }
         )
         return
-    signal.setitimer(signal.ITIMER_PROF, job["seconds"])  # of processor time; SIGPROF ends the process
+    signal.setitimer(signal.ITIMER_PROF, job["seconds"])  # counts processor time; at its end SIGPROF ends the process
     signal.alarm(int(job["wait"]) + 1)  # a backup: the parent kills this process earlier, unless the parent has ended
     send(outcome(work, job))
 

@@ -36,7 +36,7 @@ from peer.trainer.probing.probe import Prober
 LOOK_EVERY_S = 1.0
 """Seconds between two progress reports while training waits for a shard. The shard's arrival ends the wait at once."""
 BYTE_VALUES = 256
-"""Number of tokens when each byte is one."""
+"""Size of the vocabulary when each byte is a token."""
 
 
 def serve(pipe: DaemonPipe, opening: Message, phases: PhaseTimer | None = None) -> None:
@@ -107,7 +107,7 @@ class TrainerWorker:
         self._micro_batch_choice: MicroBatchChoice
         self._batch_log: BatchLog | None = None
         self.boundary: Boundary
-        """Made by `prepare`."""
+        """The boundary between two inner steps. Made by `prepare`."""
 
     def open_data(self) -> None:
         """Choose the device and open the data. Raises DataError, ManifestError and UsageError."""

@@ -55,7 +55,7 @@ class LyingSwap:
 
 class LyingMember(GroupMember):
     """Takes part in a group as `GroupMember` does, but contributes a lie. Received values are decoded and checked as
-    usual. As an owner it excludes no contributor, since it would have to exclude itself."""
+    usual. As the owner of a shard it excludes no contributor, because it would otherwise exclude itself."""
 
     lie: Lie
 

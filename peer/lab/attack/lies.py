@@ -50,7 +50,7 @@ def _free_ride(key: RoundKey, own: Tensor, outer: Tensor) -> Tensor:
 
 
 def _far(seed: int) -> Lie:
-    """Send noise as long as `check_partner` accepts."""
+    """Send noise of nearly the largest length that `check_partner` accepts."""
 
     def lie(key: RoundKey, own: Tensor, outer: Tensor) -> Tensor:
         noise = _direction(f"far {seed} {key.round} {key.fragment}", own.numel())

@@ -100,7 +100,7 @@ class DaemonEnd:
         self._own = change.mul_(0.05).add_(self._outer)
         self._buffers = Buffers(setting.elements, 1)
         with self._buffers.acquire() as buffer:
-            buffer.fill_(0)  # touch all its pages, so that the first swap does not pay for them
+            buffer.fill_(0)  # touch all pages, so that the first swap causes no page faults
         self._ticker = Ticker()
         self._partner: PeerRecord
         self._works: dict[str, Callable[[dict[str, Any]], Coroutine[Any, Any, None]]] = {

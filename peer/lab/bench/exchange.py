@@ -43,7 +43,7 @@ def measure(codec: str, mb: float, against: str = "", repeats: int = REPEATS, ca
 
 
 def _turns(results: list[dict[str, Any]], kind: str, what: str) -> list[tuple[float, ...]]:
-    """Return for each repetition what both ends measured."""
+    """Return for each repetition the measurements of both ends."""
     return list(zip(*(result[kind][what] for result in results), strict=True))
 
 

@@ -20,7 +20,7 @@ from peer.run.manifest import derive
 FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0)
 """Lengths of `single` as multiples of the others' length, in the order in which they are played."""
 SHORTER = (0.75, 0.5)
-"""Lengths that are also played if a method is worse than `single`."""
+"""Further lengths, which are played only if a method has a higher loss than `single`."""
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t of the 95 % confidence interval, indexed by the number of values minus two. With more values: 1.96."""
 

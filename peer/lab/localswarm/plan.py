@@ -89,7 +89,7 @@ class PeerSetups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmPlan:
-    """Everything that `peer swarm` was asked to do."""
+    """All parsed settings of one `peer swarm`."""
 
     peers: int
     manifest: str

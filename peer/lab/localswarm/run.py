@@ -292,7 +292,7 @@ class Swarm:
 
     async def _kill(self, kill: TimedEvent, order: Order) -> None:
         await asyncio.sleep(kill.at_s)
-        async with self._killing:  # so that a second kill finds the peer gone, not still ending
+        async with self._killing:  # so that a second kill finds the peer ended, not still ending
             daemon = self._peers.get(kill.number)
             if daemon is None or not daemon.running:
                 order.mark_missed(f"peer {kill.number} had {'not joined yet' if daemon is None else 'ended already'}")

@@ -236,7 +236,7 @@ def _sync(
     given: dict[str, Any] = {"preset": preset, "clock": place.clock, "sync_every": length}
     method = method_of(SyncSection(**given))
     if method.one_state:
-        if method.codec in PLAIN:  # another codec is what its preset is about, so leave it
+        if method.codec in PLAIN:  # a preset with another codec exists because of that codec, so leave it
             given["codec"] = GROUP_CODEC
         if swarm.peers > method.max_group:
             given["max_group"] = swarm.peers

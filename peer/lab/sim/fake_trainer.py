@@ -1,4 +1,4 @@
-"""A trainer in virtual time without a model, for simulations that ask about rounds and traffic, not about the loss."""
+"""A trainer in virtual time without a model, for simulations that measure rounds and traffic, not the loss."""
 
 from __future__ import annotations
 

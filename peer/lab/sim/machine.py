@@ -170,7 +170,7 @@ class Life:
         return 0.0 if self.reservations is None else self.reservations.rate()
 
     def set_reservations(self, reservations: RelayReservations) -> None:
-        """Set the reservations at relays that this process keeps up."""
+        """Set the manager of this process's reservations at relays."""
         self.reservations = reservations
 
     @property
@@ -288,7 +288,7 @@ class SimulatedPeer:
         return {event.round: event.partner for event in ended if event.outcome == "exchanged"}
 
     def away_s(self, until: float) -> float:
-        """Return how many seconds it was dead up to `until`, a loop time."""
+        """Return for how many seconds the machine was dead before `until` (loop time)."""
         return sum(max(0.0, min(end, until) - begin) for begin, end in self._gaps())
 
     def _gaps(self) -> list[tuple[float, float]]:

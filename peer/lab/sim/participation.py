@@ -34,7 +34,7 @@ class Participation:
 
     @property
     def share(self) -> float:
-        """Exchanged peer-rounds divided by due ones. 1 where none was due."""
+        """Exchanged peer-rounds divided by due ones. 1 if no peer-round was due."""
         return self.exchanged / self.due if self.due else 1.0
 
 

@@ -67,7 +67,7 @@ class SimulationSettings:
     eval_every: int | None = None
     """Rounds between two evaluations. None: about four an hour."""
     closed: float = 0.0
-    """Share of the peers that nobody can dial, drawn from the seed."""
+    """Share of the peers that cannot be dialled. Which ones is drawn from the seed."""
     nat: str = "port-restricted"
     """The routers of closed peers (`peer.lab.sim.nat.NATS`)."""
     relay_cap: float = RELAY_CAP

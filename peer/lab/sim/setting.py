@@ -109,7 +109,7 @@ class SwarmWorld:
     uploads: Mapping[int, UploadLimits] = field(default_factory=dict)
     """The volunteers' upload quotas, by peer number. Peers that are not named have none."""
     nodes: frozenset[PeerId] = frozenset()
-    """The operator's nodes, which peers believe about the end of the run."""
+    """The operator's nodes. Peers trust their reports about the end of the run."""
 
 
 def fake_trainers(seed: int, step_seconds: Mapping[int, float] | float) -> MakeTrainer:

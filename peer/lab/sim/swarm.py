@@ -134,7 +134,7 @@ class SimulatedSwarm:
         self._news.set()
 
     def kill(self, peer: SimulatedPeer) -> None:
-        """Kill a machine in the middle of whatever it does. Does nothing to a dead one."""
+        """Kill a machine at once, also in the middle of an exchange. Does nothing if it is dead."""
         if peer.alive:
             peer.life.mark_killed()
             self.network.kill(peer.peer_id)

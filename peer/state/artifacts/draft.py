@@ -41,7 +41,7 @@ class Origin:
     """Where a piece came from, to find the liar when the artifact turns out wrong."""
 
     donor: PeerId | None
-    """None: an earlier process fetched the piece."""
+    """The donor. None: an earlier process fetched the piece."""
     digest: bytes
     """BLAKE3 digest of the piece's bytes."""
 

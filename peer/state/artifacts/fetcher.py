@@ -45,7 +45,7 @@ MOST_STARTS = 8
 PROGRESS_BYTES = 2**20
 """Bytes of incomplete pieces that extend the deadline, because a slow home needs long for a whole piece."""
 MOST_REASONS = 3
-"""Most peers whose reasons an error names."""
+"""Most peers that an error names with their reasons."""
 
 
 class ArtifactFetcher:
@@ -69,7 +69,7 @@ class ArtifactFetcher:
         self._rates = DonorRates()
         self._resting: dict[PeerId, float] = {}
         self.liars: dict[PeerId, str] = {}
-        """Peer that gave wrong bytes -> of which artifact, for a person."""
+        """Peer that sent wrong bytes -> the artifact that they belonged to, for a person."""
 
     async def query(self, refs: Sequence[ArtifactRef]) -> None:
         """Ask some peers which of these artifacts they hold, so that a `fetch` soon after needs no search."""
@@ -231,7 +231,7 @@ class ArtifactFetcher:
             self._report(f"{peer} gave wrong bytes of {fetch.what}: it is not asked again")
 
     def _failure_reasons(self, fetch: _Fetch) -> str:
-        """Return why no peer gave the artifact, for a person."""
+        """Return why no peer served the artifact, for a person."""
         reasons = self._search.refusal_reasons(fetch.digest) | self.liars
         shown = [f"{peer}: {why}" for peer, why in list(reasons.items())[:MOST_REASONS]]
         if (more := len(reasons) - MOST_REASONS) > 0:

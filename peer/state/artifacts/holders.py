@@ -1,4 +1,4 @@
-"""Finds the peers that hold an artifact, by asking them."""
+"""Finds the peers that hold an artifact, by querying them."""
 
 from __future__ import annotations
 

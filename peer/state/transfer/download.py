@@ -224,7 +224,7 @@ class Download(Generic[Index]):
             raise
         finally:
             del self._fetching[piece, peer]
-        if task.cancelled():  # by another donor's task, which has brought this piece
+        if task.cancelled():  # cancelled by the task of another donor, which has delivered this piece
             return
         data = task.result()
         self._rates.observe(peer, nbytes, self._now() - began)

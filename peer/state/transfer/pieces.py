@@ -211,6 +211,6 @@ def _remove(entry: Path) -> None:
 
 
 def shares(given: Mapping[PeerId, int]) -> str:
-    """Return a text with the bytes that each donor gave, for a person."""
+    """Return a text with the bytes that each donor sent, for a person."""
     parts = sorted(given.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{peer[-8:]} {amount(nbytes, 'bytes')}" for peer, nbytes in parts)

@@ -22,7 +22,7 @@ class DataPosition:
     begins: list[tuple[int, int, int]]
     """Per fragment, the place where the data of its work since the base begins."""
     skipped: list[tuple[int, int, int]]
-    """Places of the skips since the first of `begins`."""
+    """Places at which shards were skipped since the earliest of `begins`."""
 
     @property
     def cursors(self) -> list[tuple[int, int, int]]:

@@ -13,7 +13,7 @@ Tokens = NDArray[np.unsignedinteger[Any]]
 """One-dimensional array of tokens, in the smallest unsigned type that the vocabulary fits into."""
 
 PIECE_TOKENS = 2**22
-"""Tokens of a shard of a `Corpus`. Shards in files have about as many."""
+"""Tokens of a shard of a `Corpus`. Shards in files have about the same number."""
 
 
 class TrainingData(Protocol):

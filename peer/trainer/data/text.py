@@ -31,9 +31,9 @@ class _Block:
 
     text: bytes
     apart: bool
-    """Whether its file is in the folder `holdout`."""
+    """Whether the block's file is in the folder `holdout`."""
     last: bool
-    """Whether it is the last of its file."""
+    """Whether it is the last block of its file."""
 
     @property
     def rank(self) -> int:

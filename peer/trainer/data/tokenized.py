@@ -50,7 +50,8 @@ def tokenized(
     digest = blake3(text_digest.encode() + tokenizer.path.read_bytes()).hexdigest()
     parts = {TRAIN: train, HOLDOUT: holdout}
     if not _are_here(folder, digest, tokenizer.dtype):
-        (folder / FACTS).unlink(missing_ok=True)  # first: a crash must not leave old facts beside new tokens
+        # invalidate first: a crash must not leave old metadata beside new tokens
+        (folder / FACTS).unlink(missing_ok=True)
         written = {name: _write(folder / name, passages, tokenizer) for name, passages in parts.items()}
         write_whole(folder / FACTS, json.dumps({"digest": digest, "tokens": written, "encoding": ENCODING}).encode())
     tokens = {name: _mapped(folder / name, tokenizer.dtype) for name in parts}

@@ -56,7 +56,7 @@ class TrackedData:
         return self._shards is not None and self._shards.holdout_awaited
 
     def receive_shard(self, message: dict[str, Any]) -> None:
-        """Pass the daemon's answer about a shard on to the shards."""
+        """Pass the daemon's answer about a shard to `TokenShards`."""
         assert self._shards is not None, "nobody asked"
         self._shards.receive_shard(message["digest"], message["path"], message["reason"])
 
@@ -103,7 +103,8 @@ class TrackedData:
     def snapshot(self, fragment: int, tokens: int) -> dict[str, str]:
         """Record a snapshot and store its place. Return the span of its data: see `DrawnData`."""
         place = {"digest": self.data.digest, "cursor": self.position().cursor}
-        with contextlib.suppress(HomeUnusable):  # without the file, a start without a checkpoint repeats some data
+        # harmless: if the file is missing, a start without a checkpoint repeats some data
+        with contextlib.suppress(HomeUnusable):
             write_whole(self._folder / PLACE, json.dumps(place).encode())
         return self.account.snapshot(fragment, tokens)
 

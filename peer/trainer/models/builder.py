@@ -61,7 +61,7 @@ def _keep_padding_inside(config: Any) -> None:
             continue
         try:
             part.update({"pad_token_id": None})
-        except StrictDataclassError:  # a few kinds insist on a number
+        except StrictDataclassError:  # a few kinds of models require a number
             part.update({"pad_token_id": 0})
 
 

@@ -50,7 +50,7 @@ def load_pretrained(folder: Path, config: Any) -> Pretrained:
         trust_remote_code=False,
         local_files_only=True,
         use_safetensors=True,
-        generation_config=made(),  # without one, the library would look for its file
+        generation_config=made(),  # without a generation config, the library would look for its file
         ignore_mismatched_sizes=True,  # `_check_complete` refuses them with a better message
         output_loading_info=True,
     )

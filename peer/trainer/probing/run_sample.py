@@ -69,7 +69,7 @@ class RunSample:
 
     @property
     def description(self) -> str:
-        """Description for a person."""
+        """Description of the sample's origin, for a person."""
         drawn = {shard for shard, _ in self._parts}
         return f"from {len(drawn)} of the run's {len(self._ends)} shards, drawn at random"
 
