@@ -1,6 +1,7 @@
 """How much slower is a training loop with `peer.join` than without?
 
-Bound: 1.02 times the processor time of the same loop without it, at 22 and 110 million parameters. About 80 minutes.
+Bound: at most 1.02 times the processor time of the same loop without `peer.join`, at 22 and 110 million parameters.
+About 80 minutes.
 
     python -m benchmarks.attached_hook [--sizes 22,110] [--rounds 3] [--sync-every 300] [--context 128] [--batch 4]
                                        [--threads 1] [--json FILE] [--results]

@@ -1,9 +1,9 @@
 """How much do faults cost a swarm of real processes, and does every peer recover? Linux only.
 
 Promises 2 (the ledger balances), 3 (one truth per group), 8 (local progress survives), 10 (a fault has a reason).
-Bounds: participation of the living 0.9, and 0.95 of their rounds end in time. No peer hangs or ends badly, the ledger
-is 0, and a group ends with one digest. The loss is at most 2 % above the control's at equal work. It takes `--minutes`,
-and a few more.
+Bounds: live peers have a participation of at least 0.9, and at least 0.95 of their rounds end in time. No peer hangs or
+ends badly, the ledger is 0, and a group ends with one digest. The loss is at most 2 % above the control's at equal
+work. It takes a few minutes more than `--minutes`.
 
     python -m benchmarks.chaos [--minutes 10] [--peers 8] [--every 20] [--preset noloco] [--seed 0] [--no-control]
                                [--json FILE] [--results]

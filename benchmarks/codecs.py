@@ -1,8 +1,9 @@
 """How fast are our codecs, compared with a copy of the same memory and with other libraries?
 
 Promise: none by number; an exchange is to cost the trainer little (7), and codecs are most of it. Values are 64 MB of
-normal fp32, coded on one thread. Bounds: times a copy, int8 and bf16 0.9, e3m0 0.8 (decoding 0.9); topk encodes 2 GB/s.
-Our int8 encodes 10 times and decodes 5 times as fast as each library on the same tensor. About a minute.
+normal fp32, coded on one thread. Bounds, relative to the rate of a plain copy: int8 and bf16 at least 0.9, e3m0 at
+least 0.8 (decoding 0.9). topk encodes at least 2 GB/s. Our int8 encodes 10 times and decodes 5 times as fast as each
+library on the same tensor. About a minute.
 
     python -m benchmarks.codecs [--mb 64] [--repeats 7] [--json FILE] [--results]
 

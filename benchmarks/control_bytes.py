@@ -1,7 +1,7 @@
 """How many bytes does a peer send and receive apart from its payloads? Linux, as root, with nftables.
 
-Bounds: 50 MB a peer and day at rounds of 300 s, both directions together, and a newcomer that all others know within
-30 s. A peer's own count of its line is within 2 %. About six minutes and `--rounds` rounds.
+Bounds: at most 50 MB a peer and day at rounds of 300 s, both directions together. All other peers know a newcomer
+within 30 s. A peer's own count of the bytes on its line is correct within 2 %. About six minutes and `--rounds` rounds.
 
     sudo python -m benchmarks.control_bytes [--peers 4] [--rounds 3] [--round-seconds 300] [--json FILE] [--results]
 

@@ -1,7 +1,7 @@
 """How fast does `peer data build` make shards, compared with the tokenizers library alone, and in how much memory?
 
-Bounds: .8 of the rate of `encode_batch` with the same threads, 1 GB of memory, and the same files after a kill in the
-middle. Minutes: about one for every 5 MB on a slow machine.
+Bounds: at least .8 of the rate of `encode_batch` with the same threads, at most 1 GB of memory, and the same files
+after a kill in the middle. About one minute for every 5 MB on a slow machine.
 
     python -m benchmarks.data_build [--mb 100] [--slices 10] [--vocab 8192] [--from FOLDER ...]
                                     [--json FILE] [--results]

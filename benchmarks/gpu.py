@@ -1,8 +1,8 @@
 """Does a peer find, use and spare a GPU?
 
 Promises 7 (the trainer does not wait) and 9 (the volunteer is the boss). Bounds: with `--gpu 50%` and `--gpu 25%` the
-GPU is busy for at most that share of the time and a tenth of it; above `--max-temperature` the peer pauses, and says
-the GPU's temperature. Needs an NVIDIA GPU. About five minutes.
+GPU is busy for at most 1.1 times that share of the time. Above `--max-temperature` the peer pauses and reports the
+GPU's temperature. Needs an NVIDIA GPU. About five minutes.
 
     python -m benchmarks.gpu [--parameters 110m] [--seconds 20] [--home DIR] [--json FILE] [--results]
 

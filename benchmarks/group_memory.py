@@ -1,7 +1,7 @@
 """How much memory does a group's round take on top of the daemon's state, and does any of it stay? Linux only.
 
 Promise: none by number; `peer manifest show` tells what a daemon holds, and a round may add little to it. Bound: 64 MB
-at the peak. The drift has none. About four minutes.
+at the peak. The drift is reported without a bound. About four minutes.
 
     python -m benchmarks.group_memory [--mb 256] [--codecs fp32,int4] [--members 3] [--repeats 5] [--work whole|piled]
                                       [--small-mb 4] [--rounds 100] [--json FILE] [--results]

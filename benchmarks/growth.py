@@ -1,7 +1,7 @@
 """How much does a daemon cost, by the number of peers and by the size of the fragment? Linux only.
 
-Promise 8: local progress. Bound: every due round of a calm swarm is exchanged. Processor seconds have none. About ten
-minutes with all sizes. Twenty-four peers need 12 GB of memory.
+Promise 8: local progress. Bound: every due round of a calm swarm is exchanged. Processor seconds are reported without a
+bound. About ten minutes with all sizes. Twenty-four peers need 12 GB of memory.
 
     python -m benchmarks.growth [--peers 2,4,8,16] [--sizes 0.9,20,100] [--rounds 6] [--round-s 10] [--json FILE]
                                 [--results]

@@ -1,7 +1,8 @@
 """Does a daemon keep to its owner's conditions, and lose nothing by twenty pauses?
 
-Promises 2 (the ledger balances), 8 (local progress survives) and 9 (the volunteer is the boss). Bounds: ledger 0, no
-exchange broken, processor time and bytes outside the allowed times at most 1 % of all. About eleven minutes.
+Promises 2 (the ledger balances), 8 (local progress survives) and 9 (the volunteer is the boss). Bounds: the ledger is
+0, no exchange is broken, and at most 1 % of the processor time and of the bytes are outside the allowed times. About
+eleven minutes.
 
     python -m benchmarks.guest_day [--minutes 10] [--pauses 20] [--seed 1] [--json FILE] [--results]
 

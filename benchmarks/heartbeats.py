@@ -1,7 +1,7 @@
 """Does control traffic get through while bulk fills the line?
 
-Promise 5: control beats bulk. Bounds: no call takes more than 2 s, and no live peer is declared dead. Takes as long
-as `--minutes` says.
+Promise 5: control beats bulk. Bounds: no call takes more than 2 s, and no live peer is declared dead. The benchmark
+takes `--minutes`.
 
     python -m benchmarks.heartbeats [--minutes 10] [--rate 125000] [--delay 0.015] [--buffer 0.2] [--json FILE]
                                     [--results]

@@ -1,7 +1,7 @@
 """How far does a server's memory grow when callers send all they can and nobody reads it? Linux only.
 
-Promise 6: every length is bounded before it is trusted. Bound: 64 MiB for as many calls as one address gets. Under a
-minute.
+Promise 6: every length is bounded before it is trusted. Bound: the memory grows by at most 64 MiB with as many calls as
+one address may make. Under a minute.
 
     python -m benchmarks.held_windows [--seconds 20] [--hammer] [--json FILE] [--results]
 

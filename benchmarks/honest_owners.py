@@ -3,7 +3,8 @@
 Promise 11: one liar of eight costs the honest at most 2 % of loss. Members refuse a shard's result that cannot be a
 mean, as far as each can tell (`peer.protocol.group.plausibility`). An honest owner's must never be refused: the member
 would leave the group's state for a round. An owner leaves out a contributor whose part points against the others
-(`peer.protocol.group.contributor_judge`). An honest one must not be. Bound: 0 of each. Three minutes a row.
+(`peer.protocol.group.contributor_judge`). An honest one must not be. Bound: no honest result is refused and no honest
+contributor is left out. Three minutes a row.
 
     python -m benchmarks.honest_owners [--rounds 1000] [--json FILE] [--results]
 

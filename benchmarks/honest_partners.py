@@ -1,8 +1,8 @@
 """What does it cost honest partners that each is clipped and checked?
 
-Promise 11: one liar of eight costs the honest at most 2 % of loss. What guards it must not cost the honest. Bounds: at
-most 5 % of honest exchanges are refused in each row, and the loss is at most .5 % above that of a swarm which takes
-whatever is finite. Some 10 s a row and seed.
+Promise 11: one liar of eight costs the honest at most 2 % of loss. Its checks must not cost the honest peers. Bounds:
+at most 5 % of honest exchanges are refused in each row, and the loss is at most .5 % above that of a swarm that accepts
+all finite params. Some 10 s a row and seed.
 
     python -m benchmarks.honest_partners [--preset gossip] [--seeds 8] [--rounds 20] [--rows equal,joiners]
                                          [--set KEY=VALUE] [--json FILE] [--results]

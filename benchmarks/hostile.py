@@ -1,8 +1,8 @@
 """How much does a hostile caller cost a peer? Linux only.
 
-Promises 11 (no stranger decides), 6 (every length is bounded) and 7 (the trainer does not wait). Bounds for the peer
-that is attacked: memory 64 MiB above its beginning; 5 % of the trainer's time waiting for exchanges, in turns of 90 s
-or more; no round more than 2 s after its deadline. Six minutes.
+Promises 11 (no stranger decides), 6 (every length is bounded) and 7 (the trainer does not wait). Bounds for the
+attacked peer: its memory grows by at most 64 MiB. In turns of 90 s or more, its trainer waits for exchanges at most 5 %
+of the time. No round ends more than 2 s after its deadline. Six minutes.
 
     python -m benchmarks.hostile [--seconds 90] [--turns 2] [--speed 0.5] [--pin 2] [--one] [--json FILE] [--results]
 

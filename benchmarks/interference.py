@@ -1,7 +1,7 @@
 """How much slower is an inner step during an exchange?
 
-Promise 7: the trainer does not wait. Bounds: 3 % during swaps at 100 Mbit/s, 15 % at full speed. About three minutes,
-at nice 0 on a machine that does nothing else.
+Promise 7: the trainer does not wait. Bounds: inner steps are at most 3 % slower during swaps at 100 Mbit/s, and 15 % at
+full speed. About three minutes, at nice 0 on a machine that does nothing else.
 
     python -m benchmarks.interference [--repeats 5] [--phase-s 4] [--mb 64] [--codec bf16] [--threads 1] [--json FILE]
                                       [--results]

@@ -1,9 +1,9 @@
 """How much can members of a group spoil by what they send?
 
-Promise 11: no stranger decides; one liar of eight costs the honest at most 2 % of loss. Bounds over the loss of the
-honest alone, mean of the seeds: 2 % for one liar of eight, 5 % for two. No honest member is ever left out: bound 0.
-In `honest` those that would lie do not, which shows how much the swarm's size and chance move the loss. A row takes
-some 3 s of processor time.
+Promise 11: no stranger decides; one liar of eight costs the honest at most 2 % of loss. Bounds: the loss of the honest
+members, as the mean of the seeds, is at most 2 % above that of a swarm of the honest members alone with one liar of
+eight, and 5 % with two. No honest member is left out. In the column `honest` the liars send honest work, which shows
+how much the size of the swarm and chance change the loss. A row takes some 3 s of processor time.
 
     python -m benchmarks.liars [--presets diloco,rda] [--attacks flip,noise] [--liars 1,2] [--seeds 3] [--rounds 20]
                                [--set KEY=VALUE] [--json FILE] [--results]

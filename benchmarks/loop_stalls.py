@@ -1,6 +1,7 @@
 """How long does the daemon's event loop stand still during a swap of a large fragment?
 
-Promise 5: control beats bulk, for a loop that stands still answers no call. Bound: 20 ms. About a minute.
+Promise 5: control beats bulk, for a loop that stands still answers no call. Bound: the event loop stands still for at
+most 20 ms. About a minute.
 
     python -m benchmarks.loop_stalls [--mb 256] [--codecs bf16,int8] [--repeats 5] [--json FILE] [--results]
 

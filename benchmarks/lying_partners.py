@@ -1,8 +1,9 @@
 """How much can partners spoil that lie about their params?
 
-Promise 11: no stranger decides; one liar of eight costs the honest at most 2 % of loss. Bounds over the loss of the
-honest alone, mean of the seeds: 2 % for one liar of eight, 5 % for two. `honest`: those that would lie do not, which
-shows how much the swarm's size and chance move the loss. A row takes some 3 s of processor time.
+Promise 11: no stranger decides; one liar of eight costs the honest at most 2 % of loss. Bounds: the loss of the honest
+peers, as the mean of the seeds, is at most 2 % above that of a swarm of the honest peers alone with one liar of eight,
+and 5 % with two. In `honest` the liars send honest params, which shows how much the size of the swarm and chance change
+the loss. A row takes some 3 s of processor time.
 
     python -m benchmarks.lying_partners [--seeds 3] [--attacks flip,far] [--liars 1,2] [--rounds 20] [--set KEY=VALUE]
                                         [--json FILE] [--results]

@@ -1,8 +1,9 @@
 """What does each method gain or lose against no exchange, at equal tokens?
 
 Promise: none by number; docs/explanation/methods.md has the table. Bounds: all methods train on equally many tokens,
-the ledger balances, and payloads have within 5 % of the bytes that `peer manifest show` computes. Those of `sparseloco`
-may have fewer, as its results are smaller where peers agree. A run of 20 exchanges takes about 20 seconds of a core.
+the ledger balances, and the payloads have the bytes that `peer manifest show` computes, within 5 %. Payloads of
+`sparseloco` may have fewer, because its results are smaller if peers select the same values. A run of 20 exchanges
+takes about 20 seconds of a core.
 
     python -m benchmarks.methods_loss [--minutes N] [--exchanges 20] [--rates 4e-3,8e-3] [--methods none,diloco]
                                       [--json FILE] [--results]

@@ -1,8 +1,8 @@
 """What do closed homes lose when a relay dies, lies, or is held up by strangers? Linux, as root.
 
-Promises 2 (the ledger balances), 8 (local progress survives), 10 (every fault has a reason). Bounds: no round is lost
-but those under way when a relay died. A home calls over a relay that lies in at most two rounds, and it is named in a
-journal. With 1,000 silent connections a relay loses no round of its own, and grows by at most 64 MiB.
+Promises 2 (the ledger balances), 8 (local progress survives), 10 (every fault has a reason). Bounds: only rounds that
+are under way when a relay dies are lost. A home calls over a lying relay in at most two rounds, and a journal names
+that relay. With 1,000 silent connections a relay loses no round of its own, and grows by at most 64 MiB.
 
     sudo python -m benchmarks.nat_faults killed|lying|silent [--kills 10] [--lie drop|delay|flip|swap] [--rounds N]
                                          [--homes 4] [--sync-every 16] [--preset noloco] [--json FILE] [--results]

@@ -21,7 +21,7 @@ The protocol, written before anything was measured:
 
     python -m benchmarks.pair_breakdown [--minutes N] [--runs FILE] [--json FILE] [--results]
 
-Bound: none; the figures say how many runs are played.
+Bound: none. The figures include the number of runs that have been played.
 
 Without minutes the runs that are kept are summed up. With them, runs are played and appended to
 results/pair_breakdown/runs.jsonl. None is played twice. A run takes two minutes."""

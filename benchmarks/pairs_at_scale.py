@@ -25,7 +25,7 @@ The protocol, written before anything was measured:
     python -m benchmarks.pairs_at_scale [--minutes N] [--save FOLDER] [--runs FILE] [--methods A,B] [--peers N,N]
                                         [--json FILE] [--results]
 
-Bound: none; the figures say how many runs are played.
+Bound: none. The figures include the number of runs that have been played.
 
 Without minutes the runs that are kept are summed up, and nothing is played. With them, runs are played and appended to
 results/pairs_at_scale/runs.jsonl, or to another file. With a folder for saves, a run goes on where it was after so many

@@ -21,19 +21,20 @@ INTRO = f"""# Performance
 
 <!-- Made by benchmarks/performance_page.py of results/*.json. To change it: python -m tests.generated --write -->
 
-Each benchmark in `benchmarks/` guards a promise or a bound. With `--results` it writes its figures to `results/`, with
-the commit, the machine and its load, and the newest run overwrites the one before. A figure *holds* when it keeps its
-bound. A load of 1 is one process that runs or waits all the time. Seconds of a loaded machine are too long. Ratios of
-turns, bytes, counts and losses still mean something.
+Each benchmark in `benchmarks/` guards a [promise](invariants.md) or a bound. With `--results` it writes its figures to
+`results/`, with the commit, the machine and its load; the newest run replaces the one before. A figure *holds* when it
+keeps its bound. The load is the mean number of processes that run or wait for a processor. On a loaded machine times
+are too long, but bytes, counts, losses, and ratios of times that were measured by turns remain meaningful.
 
-`python -m benchmarks.NAME` plays a benchmark at its full size. `--smallest` plays the options of the last column, and
-judges no bound: it finds out whether the benchmark still works. `make test` does that with those that take a second or
-so, and `make bench-smallest` with all. A benchmark that needs what this machine lacks says so and ends with exit code
-{NOT_HERE}. `make bench` measures the ones that need a quiet machine and little time.
+`python -m benchmarks.NAME` runs a benchmark at its full size. `--smallest` runs it with the options of the last column
+and checks no bound, only that the benchmark still works. `make test` does this for the benchmarks that take about a
+second, and `make bench-smallest` for all. A benchmark ends with exit code {NOT_HERE} if this machine lacks something
+that it needs, and prints what. `make bench` runs the benchmarks that need a quiet machine and little time.
 
-A benchmark without a result was measured last at commit 807ffbb or at one that is not in this history. Its figures are
-in results/ of commit 4e4b9f2, together with twelve benchmarks and thirty studies that guarded no promise and left the
-tree after it. `git show 4e4b9f2:benchmarks/NAME.py` prints one, and it runs in a checkout of that commit.
+A benchmark without a result was measured last at commit 807ffbb, or at one that is not in this history. Its figures are
+in the folder `results/` of commit 4e4b9f2. That commit also has twelve benchmarks and thirty studies that guarded no
+promise and were removed after it. `git show 4e4b9f2:benchmarks/NAME.py` prints one of them, which runs in a checkout of
+that commit.
 """
 
 

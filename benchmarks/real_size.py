@@ -2,9 +2,9 @@
 
 Promises 2, 5, 7 and 9 at a size that fills a machine. Bounds: every due round is exchanged, the ledger balances, and no
 callback holds the daemon's event loop for 100 ms of processor time. The daemon's own memory stays within 14 bytes a
-parameter in pairs with a momentum, and within 10 in pairs without one and in groups. It stays within a tenth of what
-`peer manifest show` tells. Leaving ends by itself within twice what `peer status` announced. About ten minutes a
-preset.
+parameter in pairs with a momentum, and within 10 in pairs without one and in groups. It differs from the memory that
+`peer manifest show` prints by at most a tenth. Leaving takes at most twice the time that `peer status` announced. About
+ten minutes a preset.
 
     python -m benchmarks.real_size [--parameters 110m] [--preset noloco --preset streaming-diloco] [--peers 3]
         [--join 1] [--rounds 6] [--round-s 40] [--home DIR] [--json FILE] [--results]

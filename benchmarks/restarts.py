@@ -1,7 +1,7 @@
 """Does a peer that is killed over and over use a torn checkpoint, repeat or leave out a batch, or lose count?
 
-Promises 2 (the ledger balances) and 8 (local progress survives a restart). Bound: nothing wrong. About eight minutes
-for fifty kills.
+Promises 2 (the ledger balances) and 8 (local progress survives a restart). Bound: no check of a restart fails. About
+eight minutes for fifty kills.
 
     python -m benchmarks.restarts [--kills 50] [--seed 1] [--minutes 60] [--json FILE] [--results]
 

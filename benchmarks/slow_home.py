@@ -1,7 +1,7 @@
 """How long does a newcomer wait for its state, where one home is slow and three other donors are fast?
 
-Bounds: with fast donors it has the state within a tenth of the time that the home alone takes, and never hears nothing
-new for more than two seconds. Four minutes.
+Bounds: with fast donors the newcomer has the state within a tenth of the time that the slow home alone takes, and its
+reported progress never stands still for more than two seconds. Four minutes.
 
     python -m benchmarks.slow_home [--old DIR] [--mb 20] [--json FILE] [--results]
 

@@ -1,6 +1,6 @@
 """How much slower is an inner step than a plain torch loop with the same model?
 
-Bound: 1.05 times the processor time, at 22 and 110 million parameters. About six minutes.
+Bound: at most 1.05 times the processor time of the plain loop, at 22 and 110 million parameters. About six minutes.
 
     python -m benchmarks.step_time [--turns 7] [--sizes 22,110] [--context 256] [--batch 1] [--threads 1] [--json FILE]
                                    [--results]

@@ -4,7 +4,7 @@ A peer is installed as a service beside a bootstrap node and another peer. Its d
 last the service manager ends as at a log-out. Linux with systemd and a unified control group hierarchy, as root. It
 touches neither the machine's own systemd nor anybody's home.
 
-Bounds: nothing is wrong, a drain takes at most 30 s, and after a kill the next process begins within 40 s. Two
+Bounds: every check passes, a drain takes at most 30 s, and after a kill the next process begins within 40 s. Two
 minutes."""
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ The protocol, written before anything was measured:
   tuned for them. The text is the King James Bible, as Debian's package bible-kjv-text prints it:
   `mkdir kjv; bible -l 200 gen1:1-rev22:21 > kjv/kjv.txt`. They are played with `--check kjv`.
 
-Bound: none; the figures say how many runs are played. Wanted are 2.5 with 4 peers and 4 with 8.
+Bound: none. The figures include the number of runs that have been played. The wanted speed-ups are 2.5 with 4 peers and
+4 with 8.
 
     python -m benchmarks.worth [--minutes N] [--rows 16] [--check FOLDER] [--json FILE] [--results]
 
