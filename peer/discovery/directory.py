@@ -163,13 +163,14 @@ class DhtDirectory:
             await self._store(self._supervisor.node, farewell, WITHDRAW_S)
 
     def set_operators(self, operators: Callable[[], Iterable[PeerId]]) -> None:
-        """Set the function that returns the operator's nodes. They count as such while their records say that they
-        serve. Until this call, the nodes of the ticket count."""
+        """Set the function that returns the operator's nodes, of which those are used whose records announce that they
+        serve. Until this call, the nodes of the ticket are used."""
         self._operators = operators
 
     def _nodes(self) -> list[str]:
-        """Return the operator's nodes. Records are announced and looked for there as long as they answer. Otherwise a
-        peer near the run's key would hold records for the whole swarm, and send many times as much as other peers."""
+        """Return the operator's nodes, at most `MAX_ASKED`. As long as they answer, records are announced and looked
+        for at these nodes. Without them, the peers near the run's key would hold the records of the whole swarm, and
+        send many times as much as other peers."""
         live = self._records.live(self._now())
         named = (live[peer] for peer in self._operators() if peer in live)
         found = {str(record.peer_id) for record in named if record.status in NODES and _is_seldom(record)}

@@ -64,8 +64,8 @@ class ExchangeContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendHooks:
-    """Wrappers around what a peer sends. The defaults send honest values; the liars of `peer.lab.attack` replace
-    them."""
+    """Wrappers around the values that a peer sends. The defaults send honest values; the liars of `peer.lab.attack`
+    replace them."""
 
     swaps: Callable[[PairSwap], Swaps] = lambda swaps: swaps
     mean: Callable[[MeanTerms], MeanTerms] = lambda terms: terms

@@ -1,4 +1,4 @@
-"""Small files that keep what an exchange has learned across restarts of the daemon."""
+"""Small files in which an exchange stores what it has learned, for the time after a restart of the daemon."""
 
 from __future__ import annotations
 

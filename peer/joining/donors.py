@@ -35,7 +35,7 @@ class DonorQuery:
         self._wanted = ""
 
     async def query(self, donors: Sequence[PeerRecord], run_round: int, wanted: str = "") -> Offers:
-        """Ask donors in waves until offers of enough networks have arrived. Slow donors do not delay a wave. In a
+        """Ask donors in waves until offers from enough networks have arrived. Slow donors do not delay a wave. In a
         group, ask again until the donors agree on one state, one of them still has the state `wanted`, or they clearly
         will not agree. `run_round`: the run's present round."""
         self._wanted = wanted

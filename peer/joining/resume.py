@@ -83,8 +83,8 @@ class OwnCheckpoint:
 async def newest_checkpoint(
     run_id: RunId, layout: Layout, checkpoints: CheckpointStore, say: Say, offload: Offload, into: Tensor | None
 ) -> OwnCheckpoint | None:
-    """Return the newest valid checkpoint of this run and layout. None: there is none. Reasons of skipped ones are
-    shown. `into`: tensor that receives its params."""
+    """Return the newest valid checkpoint of this run and layout. None: there is none. If checkpoints are skipped, the
+    user is shown why. `into`: tensor that receives its params."""
     checkpoint, skipped = await offload(lambda: checkpoints.latest(run_id, layout.digest()))
     for reason in skipped:
         say(f"checkpoint skipped: {reason}")

@@ -2,9 +2,9 @@
 
 Every user of a join runs these stages: the daemon all of them, `peer doctor` and the commands that read a ticket only
 the first ones, simulated machines those from the state on. For each stage a user supplies a step: an async function
-that performs the stage and returns its value. What differs between users (asking the person, reporting progress,
-fetching into another folder) is in their steps. What they share is in the functions of this package, which the steps
-call. Deadlines are the steps' own."""
+that performs the stage and returns its value. The steps contain everything in which users differ: questions to the
+person, reports of progress, folders, deadlines. They call the functions of this package for everything that users have
+in common."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class FailureDetector:
         self.heard(peer, "it answered")
 
     def exchanged(self, peer: PeerId) -> None:
-        """Record a successful exchange with this peer, whoever called."""
+        """Record a successful exchange with this peer, whichever side called."""
         self.answering.answered(peer)
         self.heard(peer, "it exchanged with us")
 

@@ -16,7 +16,7 @@ class OwnRecord:
     describe: Callable[[], PeerRecord]
     """Returns the record as of now."""
     peek: Callable[[], PeerRecord]
-    """As `describe`, but its times may be old; cheaper, for frequent reads."""
+    """As `describe`, but the times in the record may be old. Cheaper, for frequent reads."""
     changed: Signal = field(default_factory=Signal)
     """Set when the record has changed in a way that others should learn soon."""
     relay_rate: Callable[[], float] = field(default=lambda: 0.0)

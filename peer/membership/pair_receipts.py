@@ -76,7 +76,7 @@ class _Swap:
     asked_in: int = -1
     """Our round in which the partner was asked last; -1: never."""
     settled: bool = False
-    """Whether the receipt is kept, or will never come."""
+    """Whether nothing more is to be done: the receipt is stored, or was given up."""
 
     def signed_opinion(self) -> SignedOpinion:
         return SignedOpinion(self.statement.key, self.statement.opinion, self.signature)

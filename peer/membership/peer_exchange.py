@@ -1,8 +1,8 @@
 """Exchange of peer records: peers show each other the signed records that they know.
 
-The DHT alone is not reliable, as whoever controls the nodes around a key can hide all records under it. A peer
-therefore also requests records from peers that it can call, and shows them its own. It asks the peers that the ticket
-names, the proven ones and any others in turn, rarely while the DHT shows all peers.
+The DHT alone is not reliable, because an attacker who controls the nodes around a key can hide all records under it. A
+peer therefore also requests records from peers that it can call, and shows them its own. It asks the peers that the
+ticket names, the proven ones and any others in turn, rarely while the DHT shows all peers.
 
 A newcomer shows its record once to each peer that it finds, so that they know it before their next look into the
 directory."""
@@ -117,9 +117,9 @@ class PeerExchange:
     def _next_peers(self) -> list[PeerRecord]:
         """Return the peers to ask next.
 
-        A newcomer asks peers that it has not called yet, at most `GREET_AT_ONCE`. Later peers that do not seem to find
-        our record in the directory come first, at most `AT_ONCE` at a time. Otherwise peers of the ticket, proven peers
-        and other peers are asked in turn."""
+        A newcomer asks peers that it has not called yet, at most `GREET_AT_ONCE`. A peer that is no newcomer first asks
+        the peers that do not seem to find our record in the directory, at most `AT_ONCE` at a time. Otherwise peers of
+        the ticket, proven peers and other peers are asked in turn."""
         known = self._records.known()
         live = {peer: record for peer, record in known.items() if record.reach}
         self._aware &= known.keys()

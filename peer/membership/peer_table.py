@@ -53,8 +53,8 @@ def pace(round_s: float | None) -> float:
 
 
 def lifetime(look_every_s: float) -> float:
-    """Return the lifetime of a record in seconds. A record is renewed after a third of it, so others may find one that
-    is a third old, which must not expire before their next look."""
+    """Return the lifetime of a record in seconds. A record is renewed after a third of its lifetime, so other peers may
+    find a record that is already a third old. It must not expire before their next look."""
     return max(RECORD_TTL_S, 3 * look_every_s)
 
 

@@ -112,9 +112,9 @@ class ReachabilityProbe:
         return [*trusted, *self._rng.sample(others, min(LOOKED_AT, len(others)))]
 
     def _in_order(self, drawn: list[PeerRecord], ours: tuple[str, ...], now: float) -> list[PeerRecord]:
-        """Return the records to ask, best first: first those of networks and of peers that have not answered yet, then
-        the operator's nodes, and each network once before any a second time. Peers that did not answer lately come
-        last."""
+        """Return the records to ask, best first: those of networks and of peers that have not answered yet, then those
+        of the operator's nodes. Every network comes once before any network comes a second time. Peers that did not
+        answer lately come last."""
         places = Counter[str]()
         ranks = list[tuple[bool, bool, bool, bool, int]]()
         ways = [way for record in drawn for way in _ways(record, ours)]

@@ -51,10 +51,11 @@ class _Place:
     asked_at: float
     task: asyncio.Task[None]
     rate: float = 0.0
-    """Bytes per second that the relay forwards; 0: it has not answered yet."""
+    """Bytes per second that the relay forwards; 0: the relay has not answered yet."""
     given_at: float = 0.0
     address: RelayAddress | None = None
-    """The relay as our record names it, with its signed statement about our address; None: it has not answered yet."""
+    """The relay as our record names it, with its signed statement about our address; None: the relay has not answered
+    yet."""
     left_reason: str = ""
     """Why the relay is to be left, if the journal has the reason already; else empty."""
 

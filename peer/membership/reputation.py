@@ -1,6 +1,6 @@
 """The offences of other peers, in one place: each lowers the standing of its peer, is journaled, and is listed in `peer
-status`. The server (through `peer.ports.reputation.CallerReputation`), the exchanges and the matchmaker ask it whom to
-refuse.
+status`. The server (through `peer.ports.reputation.CallerReputation`), the exchanges and the matchmaker use it to
+decide which peers to refuse.
 
 So that a flood of offences cannot fill the journal, it gets at most one line for the same caller and code in `QUIET_S`,
 and at most `LINES` for all callers. Offences without a line are counted in the next line.

@@ -27,8 +27,8 @@ class SlowPeerMonitor:
         self._ready: dict[int, tuple[RoundKey, float, float, int]] = {}
 
     def ready(self, key: RoundKey, since: float, tokens: int) -> None:
-        """Record that a round's work of `tokens` tokens is ready now. `since`: run time from which on a delay is due to
-        this machine."""
+        """Record that a round's work of `tokens` tokens is ready now. `since`: run time from which on a delay counts as
+        caused by this machine."""
         now = self._now()
         self._ready[key.fragment] = key, now, now - since, tokens
 

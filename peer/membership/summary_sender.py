@@ -83,8 +83,9 @@ class SummaryTarget:
             self.accepted += 1
 
     def receipt_of(self, shown: Sequence[ShownReceipt]) -> tuple[ShownReceipt, ...]:
-        """Return the receipt for the next summary: one with every second summary, of each signer in turn. A node needs
-        receipts from two address blocks, and no more."""
+        """Return the receipt for the next summary; empty: it carries none. One in `RECEIPT_EVERY` accepted summaries
+        carries a receipt, from each signer in turn. That is enough, since a node needs receipts from two address blocks
+        only."""
         turn, rest = divmod(self.accepted, RECEIPT_EVERY)
         return (shown[turn % len(shown)],) if shown and not rest else ()
 
@@ -118,7 +119,8 @@ class SummarySender:
             await self._clock.sleep(LOOK_S)
 
     def _targets_to_send(self) -> list[tuple[PeerRecord, SummaryTarget]]:
-        """Return the nodes to send to. Nodes that did not answer come last, so that they do not delay the others."""
+        """Return the nodes that get summaries now, at most `MOST_NODES`. Nodes that did not answer come last, so that
+        they do not delay the others."""
         now, named = self._clock.now(), self._nodes()
         self._targets = {peer: target for peer, target in self._targets.items() if peer in named}
         found = [

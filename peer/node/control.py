@@ -172,7 +172,8 @@ def _why_not(path: Path, error: Exception) -> str:
 
 
 def _whose(path: Path) -> str:
-    """Return a sentence that names the owner of the socket, or of the folder above it, that this user may not open."""
+    """Return a sentence that names the owner of the file that this user may not open: the socket, or a folder above
+    it."""
     for place in (path, *path.parents):
         try:
             facts = place.lstat()

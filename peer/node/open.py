@@ -406,7 +406,7 @@ def _hosts(options: NodeOptions) -> list[str]:
 
 
 def _bound(transport: GrpcTransport, hosts: list[str], port: int, ports: _Ports) -> int:
-    """Bind the port that was asked for. Without one bind the port of the last start, so that the address survives a
+    """Bind the requested port. If none was requested, bind the port of the last start, so that the address survives a
     restart, or else any free port."""
     if port or not ports.exchange:
         return transport.bind(hosts[0], port, *hosts[1:])

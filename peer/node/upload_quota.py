@@ -2,9 +2,9 @@
 payload, and survives restarts. The arithmetic is in `peer.protocol.policy.upload_quota`.
 
 The count is stored in one small file in the home, for all its runs. It is written before the first byte of a payload is
-sent and includes the whole payload, so that a killed process never sent more than the file says. A file that cannot be
-read is reported, and the largest amount that it may have contained counts as used. A file that cannot be written is
-reported once, and the count goes on in memory."""
+sent and includes the whole payload, so that a process that is killed has never sent more than the file records. A file
+that cannot be read is reported, and the largest amount that it may have contained counts as used. A file that cannot be
+written is reported once, and the count goes on in memory."""
 
 from __future__ import annotations
 

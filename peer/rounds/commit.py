@@ -70,8 +70,9 @@ class RoundCommitter:
     async def follow(self, session: ExchangeSession, key: RoundKey, ready: asyncio.Future[Snapshot]) -> bool:
         """Fetch and apply group states that this peer has missed, until the round's snapshot is `ready`.
 
-        Unmerged work is kept, on the new base. Return whether a state was being applied while the snapshot was taken:
-        its params and `outer_params` may then belong to different bases. Raises TrainerDied."""
+        The trainer's unmerged work is kept and moved onto the new base. Return whether a state was being applied while
+        the snapshot was taken: the snapshot's params and `outer_params` may then belong to different bases. Raises
+        TrainerDied."""
         while not ready.done():
             waiting = session.fetch_missed_state()
             if waiting is None or (missed := await race(ready, waiting)) is None:

@@ -66,7 +66,8 @@ class Directives:
         emit: Callable[[events.Event], None],
     ) -> tuple[int, Tensor | None]:
         """Wait until a pause ends, or until the state that the operator has named is fetched. Return the round to
-        continue with and that state, which replaces ours; None: ours stays.
+        continue with, and the fetched state, which replaces ours. The state is None if ours stays: after a pause, and
+        if this peer leaves or pauses before the state arrives.
 
         `round_now`: returns the round under way, given the last known one. `tell`: called with the status and a text
         for a person. `emit`: journals an event."""
@@ -112,7 +113,7 @@ class Directives:
         return round_
 
     def _holds(self, round_: int, since: int | None) -> dict[str, str]:
-        """Return the pauses in force, by who set them ("volunteer" first, "operator"), with a text for a person.
+        """Return the pauses in force: "volunteer" or "operator", in this order -> the reason, as text for a person.
         `since`: the round in which the operator's pause was first noticed."""
         holds = {"volunteer": self.local_pause.reason()} if self.local_pause.active.is_set() else {}
         if (why := self._ruling(round_).paused) is not None:

@@ -55,7 +55,8 @@ class Cost:
     arena_bytes: int
     """The file that daemon and trainer map: outer_params and the trainer's snapshots, fp32."""
     momentum_bytes: int
-    """outer_momentum, fp32, if the rule has one. Eager updates need three times as much more for the own part."""
+    """outer_momentum, fp32, if the rule has one. Eager updates need three more tensors of this size, for the peer's own
+    part."""
     buffer_bytes: int
     """Buffers for a partner's decoded values or a group's mean, allocated once. Each overlapping exchange needs another
     one, all of them together at most the size of the model."""
@@ -188,8 +189,8 @@ def muon_share(matrices: Sequence[TensorSpec], parameters: int, tokens: int) -> 
 
 
 def _within(method: Method) -> float:
-    """Return the time until the merge, in which a payload has to arrive. Without a delay the trainer waits, for a time
-    that is known only with a clock in seconds."""
+    """Return the time until the merge, in which a payload has to arrive. Without a merge delay the trainer waits for
+    the payload; how long it may wait is known only with a clock in seconds. 0: not known, or nothing is exchanged."""
     if not method.exchanges:
         return 0.0
     if method.eager:

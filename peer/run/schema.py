@@ -214,9 +214,9 @@ def _finding(item: Any) -> ManifestFinding:
 
 
 def overridden(text: str, settings: Iterable[str]) -> str:
-    """Return the text with each `key=value` set, as `apply_overrides` does, and with what follows from that: the growth
-    of the rounds, and a higher format if the result needs it or if a preset that is set had other defaults before. A
-    format that is set explicitly is kept."""
+    """Return the text with each `key=value` set, as `apply_overrides` does. The growth of the rounds is computed anew.
+    The format is raised if the result needs a newer one, or if `settings` choose a preset whose defaults were different
+    in the manifest's format. A format that is set explicitly is not changed."""
     settings = list(settings)
     edited = apply_overrides(text, settings)
     table = with_growth(tomllib.loads(edited))

@@ -66,8 +66,8 @@ def _useful_part(line: str) -> str:
 
 
 def in_words(code: int, said: str, memory_short: bool) -> str:
-    """Describe how a process with this exit code (-N: signal N) ended. `said`: its last output. `memory_short`: the
-    system killed processes for lack of memory meanwhile."""
+    """Describe how a process with this exit code (-N: signal N) ended. `said`: the end of its output. `memory_short`:
+    the system killed processes for lack of memory meanwhile."""
     if code >= 0:
         found = f"ended with exit code {code}"
     else:

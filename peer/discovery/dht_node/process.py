@@ -204,7 +204,8 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         return {peer.id: [str(Multiaddr(raw)) for raw in peer.addrs] for peer in answer.peers}
 
     async def keep_connected(self, peers: Sequence[bytes]) -> None:
-        """Have p2pd close other connections before those to these peers (by peer id) when it has too many."""
+        """Protect the connections to these peers (by peer id): when p2pd has too many connections, it closes all others
+        first."""
         for peer in peers:
             tag = p2pd_pb2.ConnManagerRequest(
                 type=p2pd_pb2.ConnManagerRequest.TAG_PEER, peer=peer, tag="kept", weight=_KEPT

@@ -50,7 +50,7 @@ class SupervisorTimes:
     """Periods and time limits of the supervisor, in seconds."""
 
     heal: float = 4.0
-    """Mean pause between two rounds of healing; it varies by a third.
+    """Mean pause between two rounds of healing; each pause varies by up to a third.
 
     With `dial` it bounds the time in which a bootstrap node that has come back is dialled: 10 s."""
     refresh: float = 3600.0

@@ -1,5 +1,5 @@
-"""The evidence of a shard's result: the signed parts that its owner says it averaged, and the result. The owner stores
-it once a round and shows it on request. With it any member can recompute the mean, bit for bit.
+"""The evidence of a shard's result: the signed parts that its owner claims to have averaged, and the result. The owner
+stores it once a round and shows it on request. With it any member can recompute the mean, bit for bit.
 
     owner's signature (64) | for each part: tokens (8), its sender's signature (64) | result | parts
 

@@ -1,4 +1,4 @@
-"""The outcomes of a round's shards, and what is computed from them."""
+"""The outcomes of a round's shards, and the vouchers and the transfer report that are computed from them."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class ShardReducer:
         """Open a stream for a member's contribution; a header of 0 bytes asks for the result alone.
 
         Raises PartnerRefused: `late` (closed; ask for the result alone), `have` (the contribution is here already), or
-        the code of what is wrong with the header."""
+        the code of the fault in the header."""
         due = self._context.terms.mean.codec.nbytes(self.shard.elements)
         if header.nbytes == 0:
             return ContributionUpload(self, sender, header)

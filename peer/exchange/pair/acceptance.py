@@ -58,7 +58,8 @@ class PartnerAcceptance:
         unchecked: str = "",
     ) -> None:
         """`asked`: CHECK, CLIP or FINITE; empty means FINITE. `blame`: called with a partner whose params are worse
-        than guessing, and the reason. `unchecked`: why this run cannot check params; they are only clipped then."""
+        than guessing, and the reason. `unchecked`: why this run cannot check params, so that they are only clipped;
+        empty: it can check them."""
         self._asked = asked or FINITE
         self._checks = self._asked == CHECK and not unchecked
         self._unchecked = unchecked

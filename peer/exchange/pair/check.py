@@ -1,4 +1,4 @@
-"""Has our trainer compute the losses with a partner's params, and judges them. The wait for the trainer is bounded."""
+"""Judges a partner's params by losses that our trainer computes with them. The wait for the trainer is bounded."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Accelerator:
 
 
 def python() -> DoctorFinding:
-    """Return the finding that names the interpreter. An unsupported one fails earlier."""
+    """Return the finding that names the interpreter. An unsupported interpreter fails earlier."""
     return fine("python", f"{platform.python_version()} in {sys.executable}, {platform.system()} {platform.machine()}")
 
 

@@ -1,4 +1,4 @@
-"""Predicts what this machine would do in the run, from measurements."""
+"""Predicts the speed and the traffic of this machine in the run, from measurements."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What this machine would do in the run. None: not known."""
+    """The predicted speed and traffic of this machine in the run. A field is None if it is not known."""
 
     device: str | None = None
     micro_batch: int | None = None

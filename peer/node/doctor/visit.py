@@ -216,8 +216,8 @@ class RunVisit:
     async def _best(
         self, direction: str, measure: Measure, peers: Sequence[PeerRecord], load: Load | None
     ) -> MeasuredLine:
-        """Measure with up to `ASKED` peers, until one looks fast enough: a slow result may be due to the peer's own
-        line."""
+        """Return the best measurement with up to `ASKED` peers. Stops at the first result that is fast enough: a slow
+        result may be due to the peer's own line."""
         why, found = "no peer of the run can be dialled", list[MeasuredLine]()
         for peer in peers[: 2 * ASKED]:
             try:

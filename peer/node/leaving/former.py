@@ -16,8 +16,8 @@ LOOK_S = 0.2
 
 
 async def wait_for_previous_daemon(home: Home, say: Callable[[str], None]) -> None:
-    """Wait until no daemon holds the home, the one that holds it is not leaving, or `FORMER_S` have passed. The caller
-    then takes the lock, which decides whether the home is free.
+    """Wait while the daemon that holds the home is leaving or does not answer, at most `FORMER_S`. The caller then
+    takes the lock, which decides whether the home is free.
 
     Raises HomeUnusable when the lock cannot be read."""
     until = asyncio.get_running_loop().time() + FORMER_S

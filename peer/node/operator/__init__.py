@@ -1,5 +1,5 @@
 """The operator's node: entry point to the DHT, first donor, and archive of the newest good state. It does not train,
-and a run goes on without it.
+and a run continues without it.
 
 Begin with `bootstrap.py`, the node from start to end. `initial_state.py` makes the first state and `given.py` serves
 states to joiners. `keeper.py` decides when a newer state is fetched (`collect.py`), evaluated (`judge.py`) and archived

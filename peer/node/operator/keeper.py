@@ -66,8 +66,8 @@ class ServableState:
 class StateKeeper:
     """Keeps states while `run` is awaited.
 
-    `collector`: fetches states. None: the operator wants none kept. `judge`: evaluates them. None: states are kept
-    after the checks of every fetch only (digests, and finite values). `serve`: called with each newly kept state."""
+    `collector`: fetches states. None: no states are kept. `judge`: evaluates them. None: states are kept after the
+    checks of every fetch only (digests, and finite values). `serve`: called with each newly kept state."""
 
     def __init__(
         self,
@@ -102,7 +102,8 @@ class StateKeeper:
 
     @property
     def round(self) -> int:
-        """Round in the node's record: the run's while it goes on, the last kept state's when it is over."""
+        """Round in the node's record: the present round of the run, or the round of the last state once the run is
+        over."""
         return self._last_round if self.ended else self._run.progress.value
 
     def report(self) -> KeptStatus:

@@ -156,8 +156,8 @@ class RunActivity:
 
 
 class RunEnd:
-    """Decides whether the run is over: by the clock if rounds are in seconds, or else when the lower median has done
-    the last round.
+    """Decides whether the run is over: by the clock if rounds are in seconds, otherwise by whether the lower median of
+    the peers' rounds has passed the last round.
 
     `clock`: returns the run's clock, whose start may not be known yet."""
 
