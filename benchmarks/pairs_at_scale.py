@@ -16,6 +16,9 @@ The protocol, written before anything was measured:
   the loss of the mean of their params, and the spread: the mean distance of the params to their mean, over its length.
 * **Interval**: of 95 %, by Student's t, with one variance for all cells. It is pooled over the cells with two seeds,
   with as many degrees of freedom as there are such cells.
+* **Difference**: of a loss to that of `gossip` with 4 peers and the same seed, with an interval of the same kind.
+  Methods and numbers of peers are compared by it. It was added when the first cells with 4 peers showed that two seeds
+  are farther apart than two methods.
 * **Effective speed-up**: the tokens after which one peer alone has the loss, over the tokens of a peer, as in
   `benchmarks.worth`. `single` is tuned at each of its lengths.
 * **What would count as a result**: pairs of 256 or 1,024 peers that are better than those of 16, alike, or worse, by
@@ -39,7 +42,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -108,6 +111,8 @@ PLAN: list[Stage] = [
     stage(FOUR, (4, 16), 3 * STEPS),
     stage(FOUR[:3], (1024,), seeds=(0,)),
 ]
+BASE = cell(GOSSIP, 4)
+"""The cell that all others are compared with."""
 CELLS: list[WorthRun] = list(dict.fromkeys(of for one in PLAN for of in one.cells))
 
 
@@ -208,6 +213,10 @@ class Result:
     """Record by seed."""
     half_width: float | None
     """Half the width of the 95 % interval of the loss. None: no cell has two seeds."""
+    difference: float | None
+    """Mean over the seeds of the loss less that of `gossip` with 4 peers. None: no seed has both."""
+    difference_half: float | None
+    """Half the width of its 95 % interval. None: no cell has a difference for two seeds."""
     speed_ups: list[float]
     """Speed-up of each seed against one peer alone. Infinite: above what the longest run of one peer can show. 0: below
     the shortest one."""
@@ -237,30 +246,39 @@ def results_of(records: Sequence[Record]) -> list[Result]:
     """Return the result of each cell with at least one seed, in the order of the plan."""
     cells = by_cell(records)
     there = [(of, found) for of in CELLS if (found := seeds_found(cells, of))]
-    pairs = [losses for _, found in there if len(losses := [one["loss"] for one in found.values()]) > 1]
-    whole = [losses for losses in pairs if None not in losses]
-    deviation = math.sqrt(statistics.fmean(statistics.variance(one) for one in whole)) if whole else 0.0
+    losses = [{seed: one["loss"] for seed, one in found.items() if one["loss"] is not None} for _, found in there]
+    base = {seed: one["loss"] for seed, one in seeds_found(cells, BASE).items() if one["loss"] is not None}
+    apart = [{seed: loss - base[seed] for seed, loss in one.items() if seed in base} for one in losses]
+    half = half_widths(losses)
+    apart_half = half_widths([one for (of, _), one in zip(there, apart, strict=True) if of != BASE])
     curves: dict[int, list[tuple[float, float]]] = {}
     for of, found in there:
         if of.method == SINGLE or (of.method, of.peers, of.steps) == (NONE, MOST_TUNED, STEPS):
             for seed, one in found.items():
                 curves.setdefault(seed, []).append((of.tokens, one["loss"]))
 
-    def half(count: int) -> float | None:
-        return quantile(len(whole)) * deviation / math.sqrt(count) if whole else None
-
     return [
         Result(
             replace(of, lr=tuned(cells, of) or 0.0),
             found,
             half(len(found)),
+            statistics.fmean(differences.values()) if differences else None,
+            apart_half(len(differences)) if differences and of != BASE else None,
             [
                 length_for(sorted(curves.get(seed, [])), math.inf if one["loss"] is None else one["loss"]) / of.tokens
                 for seed, one in found.items()
             ],
         )
-        for of, found in there
+        for (of, found), differences in zip(there, apart, strict=True)
     ]
+
+
+def half_widths(each: Iterable[Mapping[int, float]]) -> Callable[[int], float | None]:
+    """Return a function from a number of seeds to half of the interval of 95 % of their mean, with one variance for all
+    cells. `each`: the values of a cell by seed. None: no cell has two."""
+    variances = [statistics.variance(one.values()) for one in each if len(one) > 1]
+    deviation = math.sqrt(statistics.fmean(variances)) if variances else 0.0
+    return lambda count: quantile(len(variances)) * deviation / math.sqrt(count) if variances else None
 
 
 def rows_of(results: Iterable[Result]) -> Iterator[list[Cell]]:
@@ -273,7 +291,7 @@ def rows_of(results: Iterable[Result]) -> Iterator[list[Cell]]:
             run.lr,
             len(one.records),
             one.loss,
-            "-" if one.half_width is None else one.half_width,
+            *("-" if value is None else value for value in (one.half_width, one.difference, one.difference_half)),
             one.mean("worst"),
             one.mean("soup"),
             one.mean("spread"),
@@ -281,7 +299,21 @@ def rows_of(results: Iterable[Result]) -> Iterator[list[Cell]]:
         ]
 
 
-HEADS = ("method", "peers", "rounds", "lr", "seeds", "loss", "+-", "worst", "of the mean", "spread", "speed-up")
+HEADS = (
+    "method",
+    "peers",
+    "rounds",
+    "lr",
+    "seeds",
+    "loss",
+    "+-",
+    "less gossip of 4",
+    "+-",
+    "worst",
+    "of the mean",
+    "spread",
+    "speed-up",
+)
 
 
 def main() -> None:

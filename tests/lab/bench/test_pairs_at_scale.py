@@ -115,6 +115,9 @@ def test_results_have_intervals_and_a_speed_up() -> None:
     assert set(found) == {(name, peers) for name in ("gossip", MEAN, "none") for peers in (4, 16)} | {("single", 1)}
     (width,) = {one.half_width for one in found.values()}
     assert width == pytest.approx(pairs_at_scale.quantile(7) * math.sqrt(5e-5) / math.sqrt(2))
+    apart = found["gossip", 16].difference, found["gossip", 16].difference_half
+    assert apart == (pytest.approx(-math.log10(4) / 10), pytest.approx(0, abs=1e-12))
+    assert found["gossip", 4].difference == 0
     assert found["none", 16].speed_ups == [pytest.approx(1)] * 2
     assert {len(row) for row in pairs_at_scale.rows_of(found.values())} == {len(pairs_at_scale.HEADS)}
 
