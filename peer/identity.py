@@ -145,7 +145,7 @@ def load_or_create(path: Path) -> Identity:
         if os.name == "posix" and not keeps_modes(path.parent):
             raise IdentityError(f"other users could read the key file {path}: it was not made", _no_modes(path.parent))
         create_file(path, identity.to_bytes())
-    except FileExistsError:  # another process created it first
+    except FileExistsError:  # another process has created the key first
         return _load(path)
     except OSError as error:
         raise IdentityError(f"cannot make the key file {path}: {error.strerror}", file_advice(error, path)) from error

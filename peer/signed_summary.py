@@ -1,6 +1,7 @@
 """Encodes a peer's summary for the run's nodes as signed bytes, and checks such bytes.
 
-A receipt in it is stored without the fields that follow from the summary: the run, and the peer that shows it."""
+A receipt in it is stored without the fields that follow from the summary: the run, and the peer that sends the
+summary."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _drafted(path: Path, data: bytes, mode: int, synced: bool) -> Iterator[Path]
             os.close(descriptor)
         yield draft
     finally:
-        with contextlib.suppress(OSError):  # it was renamed, or another error is being raised
+        with contextlib.suppress(OSError):  # the draft was renamed, or another error is being raised
             draft.unlink()
 
 

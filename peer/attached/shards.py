@@ -43,7 +43,7 @@ def placed_as(tensor: Any, part: Tensor) -> Tensor:
     """Return a tensor sharded like `tensor`, with `part` as this rank's rows."""
     if not hasattr(tensor, "to_local"):
         return part
-    from torch.distributed.tensor import DTensor  # here, because its import is slow
+    from torch.distributed.tensor import DTensor  # imported here, because the import is slow
 
     return DTensor.from_local(
         part.to(local_part(tensor).device),

@@ -193,7 +193,7 @@ def join(
         raise UsageError("a hold-out was given without a loss", "Give join() the loss that is to be computed on it.")
     if isinstance(model, nn.Module) and model in _joined:
         raise UsageError("this model has joined a run already", "Leave the run first: swarm.leave().")
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself finds it out
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # the test of multiprocessing itself
         found = "a worker process imports this script, and came to join() in it"
         raise UsageError(found, 'Put what the script does under: if __name__ == "__main__":')
     place = Home(expand_user(Path(home)) if home is not None else default_home()).path

@@ -96,7 +96,7 @@ def _bounds(home: Path, run_id: RunId) -> ReceiptBounds | None:
     if not path.exists():
         return None
     signed = load_signed(path)
-    if signed.run_id != run_id:  # another run with the same beginning of its id
+    if signed.run_id != run_id:  # the folder is of another run whose id begins alike
         return None
     manifest = signed.manifest
     return receipt_bounds(method_of(manifest.sync), manifest.model.parameters, manifest.rounds)

@@ -191,7 +191,7 @@ def _utf8(text: str, where: str) -> bytes:
 
 def _rows(file: SourceFile, first: int) -> Iterator[tuple[int, int, object]]:
     """Yield (row, number of rows in the file, value) of the text column, from row `first` on. Raises DataError."""
-    import pyarrow as pa  # here, because pyarrow is optional and only parquet files need it
+    import pyarrow as pa  # imported here, because it is optional and only parquet files need it
     import pyarrow.parquet as pq
 
     path = file.path

@@ -129,7 +129,7 @@ def write_beside(sources: RunSources, signed: SignedManifest, manifest: Path, op
             for digest, source in sources.artifacts.items():
                 try:
                     os.link(source, folder / digest)
-                except OSError:  # another file system, or one without hard links
+                except OSError:  # the folder is on another file system, or hard links are not supported
                     shutil.copyfile(source, folder / digest)
         except OSError as error:
             raise ManifestError(f"cannot write {folder}: {error.strerror}", "Free some space there.") from error

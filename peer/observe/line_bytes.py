@@ -116,7 +116,7 @@ class LineMeter:
                 self._count_ended()
                 return LineBytes(self._sent, self._received, measured=True)
             except OSError:
-                self._fails = True  # another system, or a sandbox: trying again is useless
+                self._fails = True  # the system or a sandbox does not offer these counts, so trying again is useless
         return self._estimate()
 
     async def watch(self) -> None:

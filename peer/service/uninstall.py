@@ -86,7 +86,7 @@ def delete(things: list[Deletion], home: Path) -> None:
                 one.path.unlink(missing_ok=True)
         except OSError as error:
             raise HomeUnusable(f"cannot delete {one.path}: {error.strerror}", file_advice(error, one.path)) from error
-    with contextlib.suppress(OSError):  # it is not empty, or does not exist
+    with contextlib.suppress(OSError):  # the home is not empty, or does not exist
         home.rmdir()
 
 

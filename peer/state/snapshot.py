@@ -156,8 +156,8 @@ class SnapshotCache:
     `make` and the freeing of snapshots. A request makes a new snapshot when the newest is older than `max_age_s`; the
     former one is retained for joiners that are still fetching it.
 
-    While joiners use all `keep` snapshots, the newest is offered although it is older, for up to `HOLD_S`, so that
-    later joiners do not interrupt a slow one."""
+    While joiners are fetching all `keep` snapshots, no snapshot is dropped for up to `HOLD_S`, so that a slow joiner is
+    not interrupted. Later joiners are then offered the newest snapshot, even if it is older than `max_age_s`."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ def shape_for(params: float, vocab: int, context: int) -> LlamaSection:
     to the rest. Raises UsageError if the vocabulary leaves no parameters for layers."""
     between("--params", params, LEAST_PARAMS, MOST_PARAMS)
     layers = layers_for(params)
-    usual = (math.sqrt(vocab**2 + 48 * layers * params) - vocab) / (24 * layers)  # of 12 L h^2 + V h = N
+    usual = (math.sqrt(vocab**2 + 48 * layers * params) - vocab) / (24 * layers)  # the solution h of 12 L h^2 + V h = N
     head = HEAD if usual >= WIDE else NARROW_HEAD
     hidden = max(head, head * round(usual / head))
     rest = params - vocab * hidden - layers * (4 * hidden**2 + 2 * hidden) - hidden

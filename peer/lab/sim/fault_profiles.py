@@ -62,7 +62,7 @@ def parse_profile(text: str) -> Profile:
 
 
 def chaos_plan(profile: Profile, seed: int, peers: int, duration_s: float, round_s: float) -> tuple[Fault, ...]:
-    """Draw a plan from `seed`. A peer gets its next fault at least one round after the end of its last one. At most
+    """Draw a plan from `seed`. A peer's next fault begins at least one round after the end of its previous one. At most
     half of the peers (rounded down, but at least one) have a fault at the same time. The last fault ends three rounds
     before `duration_s`, so that the run shows every recovery. `round_s`: the length of a round. All times in
     seconds."""

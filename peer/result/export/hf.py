@@ -113,7 +113,7 @@ def _write_foreign(model: RunModel, tokens: SpecialTokens, folder: Path, dtype: 
     for tensor in tensors.values():
         elements[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
     added["dtype"] = elements.most_common(1)[0][0]
-    if "torch_dtype" in own:  # of older versions
+    if "torch_dtype" in own:  # the key of older versions of transformers
         added["torch_dtype"] = added["dtype"]
     _write_json(folder / CONFIG, _with_tokens(own, config, of_model) | added)
 

@@ -149,8 +149,8 @@ class GuestFetch:
     async def _fetch_states(self, offers: Sequence[SnapshotOffer], most: int, had: int) -> list[FetchedState]:
         """Fetch up to `most` states in parallel: in pairs each from one donor, in a group one state from all donors.
 
-        Once `ENOUGH` states are here, including `had` earlier ones, the remaining downloads get as much time again as
-        those took."""
+        Once `ENOUGH` states are here, including `had` earlier ones, the remaining downloads get as much further time as
+        the first ones took, but at least `GUEST_SETTLE_S` seconds."""
         together = [[*offers]] if self._group and offers else [[offer] for offer in offers[:most]]
         now = asyncio.get_running_loop().time
         began, found, until = now(), list[FetchedState](), math.inf

@@ -118,7 +118,7 @@ class ArtifactCache:
             failing.callback(os.close, fd)
             if not _try_lock(fd):
                 return None
-            if (had := os.fstat(fd).st_size) != nbytes:  # of another length, or cut off
+            if (had := os.fstat(fd).st_size) != nbytes:  # new, of another artifact length, or truncated
                 os.ftruncate(fd, 0)
                 had = 0
             self._make_room(nbytes - had)

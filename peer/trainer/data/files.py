@@ -57,7 +57,7 @@ def _walk(
 ) -> Iterator[tuple[str, bytes]]:
     top = root.resolve()
     for folder, below, names, descriptor in os.fwalk(top, onerror=_unreadable, follow_symlinks=False):
-        below[:] = [name for name in below if not unseen(name)]  # not entered: site-packages may be very large
+        below[:] = [name for name in below if not unseen(name)]  # skips the others: site-packages may be very large
         place = PurePosixPath(Path(folder).relative_to(top).as_posix())
         for name in names:
             path = place / name

@@ -55,7 +55,7 @@ def _keep_padding_inside(config: Any) -> None:
 
     A config without the key gets the library's default, which is the padding token of some published model. Other
     special tokens may stay: training does not use them, and an export takes them from the tokenizer."""
-    for part in (config, config.get_text_config(decoder=True)):  # of some kinds the second is a copy
+    for part in (config, config.get_text_config(decoder=True)):  # in some kinds the second is a copy of the first
         vocabulary, padding = (getattr(part, name, None) for name in ("vocab_size", "pad_token_id"))
         if not isinstance(vocabulary, int) or not isinstance(padding, int) or 0 <= padding < vocabulary:
             continue

@@ -77,7 +77,7 @@ class ForeignModel(LanguageModel):
         model: Any = self.model
         name = "activation_checkpointing"
         if not hasattr(model, f"{name}_enable"):
-            name = "gradient_checkpointing"  # of older versions
+            name = "gradient_checkpointing"  # the name in older versions of transformers
         if on:
             getattr(model, f"{name}_enable")({"use_reentrant": False})
         else:
