@@ -1,8 +1,9 @@
 """The codecs in C (`native/`), with the codecs in torch as the reference and fallback.
 
-The implementation is chosen once, on import: the fastest that this processor supports. Torch is used when no compiler
-was available at installation, on other processors, and for tensors on a GPU. The environment variable `PEER_KERNELS`
-(avx2, scalar or torch) overrides the choice. All implementations give identical bytes and identical floats."""
+The implementation is chosen once, on import: `avx2` where the processor has it, else `scalar`. Torch is used when the
+kernels were not built, because there was no compiler at installation, and for tensors that are not on the CPU. The
+environment variable `PEER_KERNELS` (avx2, scalar or torch) overrides the choice. All implementations give identical
+bytes and identical floats."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The top-k codec: sends the 64 largest of every 4096 elements with 2 bits each. All others decode to zero.
 
 A chunk of 4096 elements takes 120 bytes: two levels (fp32), 64 indices of 12 bits in ascending order, and 64 codes of 2
-bits. Bit 1 of a code is the sign. Bit 0 is set if the magnitude is in the upper half of the range of those sent. The
-two levels are the mean magnitudes of the lower and of the upper half. The last chunk is padded with zeros.
+bits. Bit 1 of a code is the sign. Bit 0 is set if the magnitude is in the upper half of the range of the chunk's 64
+magnitudes. The two levels are the mean magnitudes of the lower and of the upper half. The last chunk is padded with
+zeros.
 
 The codec is meant for updates, combined with `peer.codec.error_feedback`: without it, most of an update would be
 lost."""

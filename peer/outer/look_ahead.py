@@ -31,7 +31,8 @@ class LookAhead:
     """A member's own part of one fragment, flat fp32. At the start, and for a joiner, it equals the shared state."""
 
     base: Tensor
-    """Params from which the trainer's work is counted. The work that is being exchanged is `base - ahead`."""
+    """Params from which the trainer's work is counted. During an exchange, `base - ahead` is the work that is
+    exchanged."""
     ahead: Tensor
     """outer_params plus the own part: what the trainer continues from."""
     speed: Tensor

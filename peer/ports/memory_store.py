@@ -13,7 +13,8 @@ class MemoryStore(Protocol):
         """Return the value that was stored last; empty if there is none or it cannot be read."""
 
     def write(self, raw: bytes) -> None:
-        """Replace the stored value. Called in a worker thread. In groups it returns before a contribution is sent."""
+        """Replace the stored value. Called in a worker thread. In groups, a contribution is sent only after this call
+        has returned."""
 
 
 class NoMemoryStore:

@@ -80,7 +80,8 @@ NAMED = "named"
 
 
 def voice_of(endpoint: str) -> str:
-    """Return the network whose vote a peer has that answers at this `host:port`: its block, or `NAMED` for a name."""
+    """Return the network to which the vote of a peer at this `host:port` counts: its address block, or `NAMED` for a
+    name."""
     return block_of(endpoint) if version_of(endpoint) else NAMED
 
 

@@ -85,8 +85,8 @@ class Status(enum.StrEnum):
     FINISHED = "finished"
     """Has done all its rounds. It answers and donates until the other peers have finished."""
     ENDED = "ended"
-    """A node of the operator that reports the end of the run and serves its last state. Peers believe this of the
-    operator's key and of the nodes in their ticket only."""
+    """A node of the operator that reports the end of the run and serves its last state. Peers believe this status only
+    in records of the operator's key and of the nodes in their ticket."""
     LEAVING = "leaving"
 
 

@@ -2,7 +2,7 @@
 
 gRPC's TLS does not accept an Ed25519 leaf certificate, but accepts a P-256 leaf signed by an Ed25519 root. A peer's
 root certificate is a function of its 32-byte public key, as TLS does not verify the signature of a trust anchor itself.
-Whoever knows the peer id can therefore rebuild the root and trust it alone.
+A caller that knows the peer id can therefore rebuild the root and trust only this root.
 
 Each root has a distinct subject name, because equal names break verification. The leaf's subject differs from its
 issuer, because otherwise it would count as self-signed. A leaf is valid for some weeks and renewed daily, so a stolen

@@ -1,9 +1,9 @@
 """Estimates, for each block, how far a partner's params are from one's own: the `spread` of `peer.codec.lattice.codec`.
 
-Two facts are known. If both partners made independent updates of the same size since the last outer step, their params
+Two facts are used. If both partners made independent updates of the same size since the last outer step, their params
 differ by sqrt(2) times one's own update. And the distances to the last partners were measured. The first fact alone is
-not enough, because the partners' outer_params differ as well, and while the learning rate falls they still differ by
-what remains of earlier, larger updates."""
+not enough, because the partners' outer_params differ as well. While the learning rate falls, they still differ by the
+remainder of earlier, larger updates."""
 
 from __future__ import annotations
 

@@ -29,13 +29,14 @@ from peer.protocol.diagnosis.outliers import (
 from peer.protocol.messages import PeerId, PeerTimings
 
 LEAST_TO_TELL = 5
-"""Minimum number of exchanges for a median."""
+"""Minimum number of exchanges over which the medians of this peer's own rates and lateness are computed."""
 TWICE = 2
 """Consecutive looks that must agree before a finding is reported or withdrawn."""
 SHOWN = 8
 """Maximum findings that are reported at once."""
 MOST_LAG_S = 3600.0
-"""Larger differences between the partners' times are implausible."""
+"""A partner's timings are ignored as implausible if it was ready more than this many seconds before or after us, or if
+its `worked` is larger than this."""
 LEAST_RATE, MOST_RATE = 1.0, 1e12
 """Range of plausible rates of a partner, in bytes per second."""
 

@@ -1,9 +1,9 @@
 """The quorum rule of a group: which peers must contribute before the group's state may move. It ensures that a group
 never splits into two groups with different states.
 
-The **electors** of a fragment are the members of the roster whose result made its present state, its base. They are
-stored and sent with the base. A peer that joins a round from a base names its electors, and a peer that catches up
-adopts them. A result needs contributions of
+The **base** of a fragment is its present state, and its **electors** are the members of the roster whose result made
+that state. The electors are stored and sent with the base. A peer that joins a round from a base names its electors,
+and a peer that catches up adopts them. A result needs contributions of
 
 * more than half of the electors, and more than half of every roster accepted after that base (the peer may have missed
   the result of such a roster)
@@ -24,10 +24,11 @@ both bases.
 The rule holds however much the peers' views differ, and however many leaders are suspected. It holds over a restart, as
 far as a peer can read its stored rosters (`peer.protocol.group.quorum_codec`).
 
-While there are no electors, a result needs more than half of three sets: the peers seen lately, the rosters accepted,
-and the **founders**, which are the number of peers with which the group starts (as Consul's `bootstrap_expect`). If
-there are no more peers than founders, any two results have a common contributor. Without founders in the manifest,
-peers that are separated at the start may each found a group. The same is possible after the operator sets a new state.
+While there are no electors, a result needs more than half of the largest of three numbers: the peers seen lately, the
+members of a roster accepted so far, and the **founders**, the number of peers with which the group starts (as Consul's
+`bootstrap_expect`). If there are no more peers than founders, any two results have a common contributor. Without
+founders in the manifest, peers that are separated at the start may each found a group. The same is possible after the
+operator sets a new state.
 
 If more than half of the electors disappear at once, the group stops until they are back. It must not wait forever for
 peers that left for good. So electors older than `EXPIRE` rounds of their fragment no longer count; then only the
@@ -127,8 +128,8 @@ class Quorum:
         return ""
 
     def enough_for(self, base: Base, round_: int, peers: Collection[PeerId], live: int) -> bool:
-        """Return whether these peers may be enough for a roster on a base that need not be ours. A leader's first
-        check: it considers the number and the electors only."""
+        """Return whether these peers may be enough for a roster on a base that need not be ours. This is a leader's
+        first check, which considers only the number of peers and the electors of the base."""
         if len(peers) < self.needed(live):
             return False
         here = len(set(peers).intersection(base.electors))

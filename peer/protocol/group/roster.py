@@ -264,8 +264,8 @@ class RosterBuilder:
         needed.
 
         It is made when enough peers have joined but have different bases, for example because each missed other shards
-        of a round. The roster is on the latest base, and of those on the one that most members have. If members of a
-        larger base will not contribute because they know a later state, the roster is on that state."""
+        of a round. The roster is on the latest base; if several are equally late, on the one that most members have. If
+        the members of some base will not contribute because they know a later state, the roster is on that state."""
         joined, by_mark = tuple(self._joined), self._by_mark()
         bases = {mark: self._joined[peers[0]].base for mark, peers in by_mark.items()}
         founded = any(base.electors for base in bases.values())
@@ -304,8 +304,8 @@ class RosterBuilder:
         return max(0.0, max(joined.at for joined in self._joined.values()) - self._quorum_at)
 
     def _winner(self) -> Roster | None:
-        """Return the roster on the best base that enough members have: that of most members, then the later one, then
-        ours, then that of the smaller mark.
+        """Return the roster on the best base among those that enough members have: the base of most members. Ties go to
+        the later base, then to ours, then to the smaller mark.
 
         A base without electors counts only while no member names electors: newcomers may be the majority, but their
         base is the oldest."""

@@ -6,7 +6,8 @@ meetings a round in the whole swarm. The limit does not apply to proven and invi
 and of this machine.
 
 The address of a closed stranger cannot be verified. It counts for the block that a trusted relay attests
-(`peer.protocol.swarm.relay_word`). All other closed strangers count as one block. The module is pure."""
+(`peer.protocol.swarm.relay_word`). All closed strangers without an attestation count as one block. The module is
+pure."""
 
 from __future__ import annotations
 

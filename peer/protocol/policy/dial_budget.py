@@ -6,7 +6,7 @@ budget, and from then on dials to this key at this host are free.
 
 The budget counts packets, not calls: one dial sends at most `PACKETS` packets that open connections. A call that is not
 answered within 8 s sends four (TCP repeats a lost first packet after 1, 3 and 7 s). The attempts of a hole punch are
-refused at once, so they take one dial for every four attempts.
+refused at once and send one packet each, so one dial pays for four of them.
 
 Private addresses are counted per address only: a laboratory is one host or one block, and only neighbours dial its
 addresses (`peer.protocol.swarm.nearness`). The module is pure: `now` is an argument, in seconds."""

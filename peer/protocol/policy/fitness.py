@@ -25,7 +25,7 @@ class FitnessFinding:
     found: str
     fix: str
     never: bool
-    """The machine could never take part in an exchange, so joining is refused."""
+    """Whether the machine could never take part in an exchange. Joining is then refused."""
 
 
 def rounds_a_step(step_s: float, round_s: float) -> int:

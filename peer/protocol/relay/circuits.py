@@ -88,7 +88,7 @@ class CircuitTable:
         return len(self._circuits)
 
     def reserve(self, peer: PeerId, block: str, *, proven: bool) -> PeerId | None:
-        """Give a closed peer a reservation. Return the peer that lost its own for it, or None. Raises
+        """Give a closed peer a reservation. Return the peer that lost its reservation to this one, or None. Raises
         CircuitRefused."""
         placing = self._places.enter(peer, block, proven=proven)
         if not placing.admitted:

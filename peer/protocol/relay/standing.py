@@ -5,9 +5,10 @@ nothing, and many failures with one peer prove no more than two. A relay is avoi
 failures, if it failed with at least as many peers as it worked with. Small calls and transfers are counted separately,
 because a relay may only lose large ones.
 
-A relay that disappears breaks all its circuits without any fault of its own or of the peers at the other ends. What
-breaks at that time is not counted. The relay is away until it is likely to be back. This time doubles with each
-disappearance within `WINDOW_S`, so that a relay which disappears on purpose is soon hardly used.
+A relay that disappears breaks all its circuits without any fault of its own or of the peers at the other ends. Circuits
+that break at that time are not counted as failures. The relay is then away, which means that it is not used, until it
+is likely to be back. This time doubles with each disappearance within `WINDOW_S`, so that a relay which disappears on
+purpose is soon hardly used.
 
 Testimony of reachable peers counts immediately (`peer.protocol.relay.testimony`). The module is pure."""
 
@@ -143,7 +144,7 @@ class RelayStanding:
         return RelayFault(fault.code, times)
 
     def tried(self, relay: PeerId, found: Mapping[PeerId, RelayFault | None], now: float) -> RelayFault | None:
-        """Record what reachable peers testify about a relay: None for a peer that answered over it. Returns as
+        """Record what reachable peers testify about a relay: None for a peer that answered over it. Return the same as
         `failed`."""
         if self._of(relay, now).fell(now):
             return None
@@ -171,7 +172,7 @@ class RelayStanding:
         return found
 
     def outdone(self, relay: PeerId, other: PeerId, now: float) -> RelayFault | None:
-        """Record that a transfer which broke over a relay at `now` was completed over another path. Returns as
+        """Record that a transfer which broke over a relay at `now` was completed over another path. Return the same as
         `failed`."""
         if self._of(relay, now).fell(now):
             return None

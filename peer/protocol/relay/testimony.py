@@ -1,9 +1,9 @@
 """Testimony about relays: whether peers that answer over another path answer over the relay as well.
 
-From the relay's side alone, a relay that stalls or corrupts looks like a peer that is gone. But a peer that answers
-over another path at the same time is not gone. So it testifies against the relay, and peers that answer over the relay
-after that testify for it. A relay is avoided if more peers testify against it than for it. Transfers and small calls
-are counted separately, because a relay may only corrupt large ones.
+To a caller, a relay that stalls or corrupts looks the same as a peer that is gone. But a peer that answers over another
+path at the same time is not gone. So this peer testifies against the relay, and peers that answer over the relay after
+that testify for it. A relay is avoided if more peers testify against it than for it. Transfers and small calls are
+counted separately, because a relay may only corrupt large ones.
 
 Peers can lie too, by not answering over one relay. So the testimony of a single peer counts against only one relay
 within `WINDOW_S`, and at most `LONE` relays are avoided on the testimony of single peers.
@@ -105,7 +105,7 @@ class RelayWitnesses:
             self._words.popitem(last=False)
 
     def behind(self, relay: PeerId, witness: PeerId, now: float, *, bulk: bool) -> None:
-        """Record that a peer answered over a relay, or that a transfer with it was completed there."""
+        """Record that a peer answered over a relay, or that a transfer with the peer was completed over the relay."""
         if (words := self._words.get((relay, bulk))) is None:
             return
         words.against.pop(witness, None)

@@ -18,8 +18,8 @@ LOSS_WINDOW = 8
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """Statistics over the live peers. Nothing in it is a sum of claims: keys are free, and a sum would grow with each
-    key."""
+    """Statistics over the live peers. None of them is a sum of claims, because keys are free and a sum would grow with
+    each key."""
 
     peers: int
     """Number of keys."""

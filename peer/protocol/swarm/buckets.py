@@ -97,7 +97,8 @@ class DirectoryBuckets:
         return wanted
 
     def more(self, round_: int, found: Found) -> list[str]:
-        """Return the buckets to read after those: the other bucket of the round may be one level higher than ours."""
+        """Return the buckets to read after those of `reads`, because the other bucket of the round may be one level
+        higher than ours."""
         other = across(self.own, round_)
         if self._searching or not other or self._others(found.get(other, ())) >= self._few:
             return []

@@ -99,8 +99,9 @@ class Whereabouts:
 def dialable(endpoints: Iterable[str], here: Whereabouts) -> tuple[str, ...]:
     """Return the endpoints of a record that a peer at `here` may dial, in the same order.
 
-    Public ones always; private ones in a run of a private network, and those of a neighbour. If `here` has no public
-    address, a peer is a neighbour if it names an address of the same private range."""
+    Public endpoints are always returned. Private ones are returned in a run inside a private network, and for a
+    neighbour. If `here` has no public address, a peer is a neighbour if it names an address of the same private
+    range."""
     named = list(endpoints)
     if here.private_run or here.neighbours(named):
         return tuple(named)
@@ -109,7 +110,7 @@ def dialable(endpoints: Iterable[str], here: Whereabouts) -> tuple[str, ...]:
 
 def shown(endpoints: Iterable[str], here: Whereabouts) -> tuple[str, ...]:
     """Return those of our endpoints that a public record may contain. Addresses inside a home are not published. In a
-    run of a private network there are no others, and they are published."""
+    run inside a private network there are only such addresses, so they are published."""
     return tuple(endpoint for endpoint in endpoints if here.private_run or not is_private(host_of(endpoint)))
 
 

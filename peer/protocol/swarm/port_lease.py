@@ -137,7 +137,7 @@ class PortLease:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def next_request(self, here: Surroundings, now: float) -> RouterRequest | None:
-        """Return the request to make to the router now. None: none."""
+        """Return the request to make to the router now. None: no request is due."""
         if not here.online:
             return None
         if here.skip_reason:

@@ -2,8 +2,8 @@
 libp2p, because no peer can test it itself.
 
 A prober may lie, and keys are free. So each network of probers has one vote, and one network alone never decides that
-this peer is closed. The operator's node is believed, and so is a call that came in from outside. An address counts only
-if this peer asked about it, or if enough networks name it. The module is pure."""
+this peer is closed. The answer of the operator's node is believed, and so is a call that came in from outside. An
+address counts only if this peer asked about it, or if enough networks name it. The module is pure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SETTLED_EVERY_S = 600.0
 """Seconds between probes while the result is clear."""
 UNSETTLED_EVERY_S = 15.0
 UNHEARD_EVERY_S = 2.0
-"""Seconds between probes while no peer has answered. Until then this peer announces that it can be dialled, and a peer
-that relies on it may lose a round."""
+"""Seconds between probes while no peer has answered. Until then this peer announces that it can be dialled. If it
+cannot, a peer that relies on the announcement may lose a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Reachability:
         return reached if enough else any(voice.reached for voice in voices) or None
 
     def denied(self) -> frozenset[str]:
-        """Return our endpoints that others dialled and at which nobody got an answer."""
+        """Return our endpoints that others dialled without getting an answer from us."""
         voices = self._voices.values()
         tried = {
             endpoint

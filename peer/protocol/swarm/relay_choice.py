@@ -190,8 +190,8 @@ def _rank(one: RelayCandidate, beside: Collection[RelayCandidate]) -> tuple[bool
 
 
 def _missed(one: RelayCandidate, beside: Collection[RelayCandidate]) -> tuple[bool, bool]:
-    """Return whether the relay adds no node of the operator that the others lack, and whether it shares an address
-    block with one of them."""
+    """Return how little a relay adds to the relays in `beside`: whether it does not add a first node of the operator to
+    them, and whether it shares an address block with one of them."""
     fills = one.of_operator and not any(other.of_operator for other in beside)
     return not fills, block_of(one.address.endpoint) in {block_of(other.address.endpoint) for other in beside}
 

@@ -2,8 +2,9 @@
 
 Nobody can call a closed peer, so nobody can verify the address in its record. Its relays see the address: the
 reservation is a connection that the peer opened. So a relay signs the address block that it sees, and the peer puts the
-attestation into its record. That of an operator's node is believed. Any other relay may cooperate with a thousand fresh
-keys, so all peers that it attests share a few places: more if the relay is proven. The module is pure."""
+attestation into its record. The attestation of an operator's node is believed. Any other relay may cooperate with a
+thousand fresh keys, so all peers that it attests share a few places: more if the relay is proven. The module is
+pure."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 It compares three clocks at regular intervals. `steady` counts while the machine sleeps, `awake` does not, and `wall` is
 the one that people see and may set. Rounds use the steady clock, so setting the wall clock does not affect them. A
-sleep does, and the rounds that passed meanwhile are reported. The module is pure."""
+sleep of the machine does affect them, and the rounds that passed meanwhile are reported. The module is pure."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class FrameWalker:
         return max(self._control.owes_s(now), self._small.owes_s(now), data_s)
 
     def take_spent(self) -> float:
-        """Return the cost, in frames, since the last call that no bytes paid for."""
+        """Return the cost, in frames, for which no bytes paid since the last call of this method."""
         spent, self._spent = self._spent, 0.0
         return spent
 

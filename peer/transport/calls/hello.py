@@ -37,7 +37,7 @@ A_DAY_S = 86400.0
 KEPT_CALLERS = 64
 """Most hosts of callers that are stored until `take_callers`."""
 RECORD_FRESH_S = 30.0
-"""Seconds. A caller seals its record for each Hello, so a record issued longer than this before its Hello is a
+"""Maximum age of the record in a Hello, in seconds. A caller seals a new record for each Hello, so an older one is a
 replay."""
 
 

@@ -1,7 +1,7 @@
 """Decides which addresses of peers are dialled. All dials go through here.
 
-The private addresses of peers in other networks are skipped, names are resolved once, and unanswered dials are limited
-by a budget."""
+Private addresses of peers in other networks are skipped, each name is resolved once per dial, and unanswered dials are
+limited by a budget."""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ class FrontLimits:
     wait_s: float = 2.0
     """Longest wait for a handshake in seconds. A caller that would wait longer is rejected."""
     held: int = 2**26
-    """Bytes that callers without an admitted call may occupy together, in the front and in gRPC. Beyond that the
-    largest is closed."""
+    """Bytes that callers without an admitted call may occupy together, in the front and in gRPC. Beyond that, the one
+    that occupies most is disconnected."""
 
     def within(self, files: float) -> FrontLimits:
         """Return the limits for a process that may open `files` files. Few files mean fewer callers."""

@@ -4,9 +4,9 @@ Limits its own memory and time, asks the router, and prints the answer as one li
 `peer.transport.port_mapping.router`.
 
 Any machine of the network can answer the search for a router, with any address for its description (LOCATION).
-Descriptions are therefore fetched only from the default gateway, which forwards all our packets in any case: the answer
-has to come from its address and to name that address, and so does the control URL in the description. `miniupnpc` alone
-would fetch any address that is named."""
+Descriptions are therefore fetched only from the default gateway, which forwards all our packets in any case. The answer
+has to come from the gateway's address, and its LOCATION and the control URL in the description have to be at that
+address. `miniupnpc` alone would fetch from any address."""
 
 from __future__ import annotations
 

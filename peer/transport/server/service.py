@@ -62,8 +62,8 @@ SLOWEST_JOINER = 8_000.0
 
 
 class ExchangeService:
-    """Methods of the gRPC service. Every wait for a caller has a deadline, and every number from a caller has a
-    bound."""
+    """The methods of the gRPC service for swaps and pieces. Every wait for a caller has a deadline, and every number
+    from a caller has a bound."""
 
     def __init__(
         self,

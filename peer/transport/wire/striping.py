@@ -231,7 +231,7 @@ class Stripes:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def end(self) -> None:
-        """Wait for the end of the first stream, by which the other side has read everything."""
+        """Wait until the first stream ends. The other side has then read everything."""
         await self._stripes[0].get()
 
     async def close(self) -> None:
