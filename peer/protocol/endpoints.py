@@ -85,6 +85,7 @@ def voice_of(endpoint: str) -> str:
     return block_of(endpoint) if version_of(endpoint) else NAMED
 
 
+@lru_cache(MAX_KNOWN)
 def version_of(endpoint: str) -> int:
     """Return 4 or 6 for an IP address, 0 for a name."""
     try:
