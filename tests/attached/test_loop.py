@@ -36,7 +36,7 @@ SECTION = LlamaSection(
 TENSORS = tensors_of(SECTION)
 LAYOUT = Layout.whole(TENSORS)
 CONFIG = TrainerConfig(model=SECTION, data=DataSection(kind="text"), sync_every=5, seed=0, peer_id="me")
-TOKENS, STEPS, DEADLINE_S = 8, 5, 60.0
+TOKENS, STEPS, DEADLINE_S = 8, 5, 240.0
 OPENING = {
     "config": CONFIG.model_dump(mode="json"),
     "tensors": [spec.name for spec in TENSORS],
