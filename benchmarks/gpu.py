@@ -7,7 +7,7 @@ GPU's temperature. Needs an NVIDIA GPU. About five minutes.
     python -m benchmarks.gpu [--parameters 110m] [--seconds 20] [--home DIR] [--json FILE] [--results]
 
 A bootstrap node and one peer at a time run as real processes. The peer trains the built-in llama of
-`benchmarks.real_size`. How busy the GPU is, and how warm, is what its driver tells, read ten times a second."""
+`benchmarks.real_size`. Utilization and temperature of the GPU are read from its driver ten times per second."""
 
 from __future__ import annotations
 

@@ -7,16 +7,16 @@ eleven minutes.
     python -m benchmarks.guest_day [--minutes 10] [--pauses 20] [--seed 1] [--json FILE] [--results]
 
 A day in ten minutes. A bootstrap node and three peers run as real processes; one of them is the guest, with `--when
-idle,plugged-in,unmetered` and quiet hours of one minute of the clock. So in each round one of the three is left over,
-and a partner that the guest lets go can exchange with that one. logind, UPower and NetworkManager are played on a
-private D-Bus. They forbid training at drawn moments, for 4 to 6 seconds each. Each time one condition is lost.
+idle,plugged-in,unmetered` and quiet hours of one minute of the clock. With three peers one is without a partner in each
+round, so a partner whose exchange the guest cancels can exchange with that peer. logind, UPower and NetworkManager are
+played on a private D-Bus. At random moments one of the conditions fails for 4 to 6 seconds.
 
 A forbidden time begins when the service says so, or the minute of the quiet hours begins. It ends likewise. So the
 daemon's drain is outside of the allowed times, and its waiting before it goes on is inside. Processor time is that of
 daemon, trainer and p2pd. Bytes are payloads and control traffic in both directions.
 
-An exchange is broken when it fails, or when one side alone ends it. It is broken, too, when a partner that the guest
-let go exchanges with nobody in that round."""
+An exchange counts as broken when it fails, when only one side completes it, or when the guest cancelled it and its
+partner does not exchange with another peer in that round."""
 
 from __future__ import annotations
 

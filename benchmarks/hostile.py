@@ -12,8 +12,8 @@ of 2**40. It sends NaN, infinity, absurd norms, empty streams, garbage, half a p
 replays records, proofs and tokens, and names a foreign run. It holds idle connections and streams, and floods the peer
 with calls and large messages.
 
-The attacker and its target share the machine. A slower trainer may also be the attacker's own work, whose CPU seconds
-are told as well. So the target's trainer works half of the time unless told otherwise."""
+The attacker and its target share the machine. A slower trainer may therefore be due to the attacker's own work, so its
+CPU seconds are reported too, and the target's trainer works only `--speed` of the time."""
 
 from __future__ import annotations
 

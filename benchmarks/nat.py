@@ -10,7 +10,7 @@ homes are punched, half of them in a short run.
 
 Each home is behind a router of its own, which drops what nobody inside has asked for. The bootstrap node and as many
 peers as `--relays` says are open. With `--relay off` closed homes meet only the open ones. With `--late` the report
-tells how long homes that come later wait for their first exchange; `--nat none` is the control. About 4 minutes, with
+shows how long homes that join later wait for their first exchange; `--nat none` is the control. About 4 minutes, with
 `--short` one."""
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Homes behind real NAT: network namespaces, veth pairs and nftables (Linux, as root).
 
-A site is one public address. Without homes its host has that address itself. With homes a router translates for them,
-as one at home does: what a home opens passes both ways, and nothing else comes in. Over IPv6 nothing is translated, and
-the router lets in as little. A site may lie in the network of another, as homes behind a carrier's router do.
+A site is one public address. Without homes its host has that address itself. With homes a router translates addresses
+for them: connections that a home opens pass in both directions, and all others are dropped. Over IPv6 nothing is
+translated, and the router lets in as little. A site may lie in the network of another, as homes behind a carrier's
+router do.
 
 No packet leaves these namespaces, so the addresses may be any: those of `home_site` are public to the program."""
 

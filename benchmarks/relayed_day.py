@@ -7,9 +7,10 @@ due rounds are exchanged, nothing is broken, and the ledger balances. About a qu
     python -m benchmarks.relayed_day [--hours 24] [--peers 64] [--json FILE] [--results]
 
 64 simulated peers, 58 of them behind symmetric NATs. The six open ones and one node of the operator relay. The model
-has 4 million parameters, `sync_every` is 600 s, and the trainer waits for its swap (`noloco`). Shorter runs show what
-two rules are worth. In one no relay says where a closed peer calls from, so strangers behind relays share the places of
-one address block. In the other relays take every swap, however slow all of them become."""
+has 4 million parameters, `sync_every` is 600 s, and the trainer waits for its swap (`noloco`). Shorter runs show the
+effect of two rules by leaving them out. Without the first, no relay attests the address of a closed peer, so strangers
+behind relays share the places of one address block. Without the second, relays accept every swap, however slow all
+swaps become."""
 
 from __future__ import annotations
 

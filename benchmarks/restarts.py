@@ -132,7 +132,7 @@ class Victim:
         self.starts_s.append(time.time() - self.daemon.started_at)
 
     async def until_draft(self) -> bool:
-        """Wait until a checkpoint is being written. False: none in time."""
+        """Wait until a checkpoint is being written. Return whether that happened in time."""
         deadline = time.monotonic() + DRAFT_S
         while time.monotonic() < deadline:
             if any(self.folder.checkpoints.glob(".draft-*")):

@@ -24,12 +24,12 @@ current folder.
 
 
 def page() -> str:
-    """Return the text of the file."""
+    """Return the text of docs/reference/cli.md."""
     return HEAD + "".join(_section(context) for context in _contexts(_context(peer, "peer", None)))
 
 
 def _contexts(context: click.Context) -> Iterator[click.Context]:
-    """This command, then those below it, in the order of its help."""
+    """Yield this command, then its subcommands in the order of the help."""
     yield context
     group = context.command
     if isinstance(group, click.Group):

@@ -22,7 +22,7 @@ made from it. New fields may be added, with defaults. A field or kind never chan
 
 
 def page() -> str:
-    """Return the text of the file."""
+    """Return the text of the page."""
     docs = {name: dict(_field_docs(node)) for name, node in _classes()}
     rows = "\n".join(f"| [`{kind}`](#{kind}) | {_first_line(event)} |" for kind, event in KINDS.items())
     index = f"\n| kind | what happened |\n| --- | --- |\n{rows}\n"
@@ -51,7 +51,8 @@ def _classes() -> Iterator[tuple[str, ast.ClassDef]]:
 
 
 def _field_docs(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """The string under each field: Python does not keep it."""
+    """Yield (field, string below it) for each field of a class. Read from the source, because Python does not store
+    it."""
     for field, doc in zip(node.body, node.body[1:], strict=False):
         match field, doc:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):

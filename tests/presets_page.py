@@ -34,7 +34,7 @@ The presets of this table need a manifest of format {since}, which an older prog
 
 
 def page() -> str:
-    """Return the text of the file with the tables of today."""
+    """Return the text of the page, with its tables generated from the presets."""
     before, _, rest = FILE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     formats = sorted({preset.since for preset in PRESETS.values()})
@@ -53,7 +53,7 @@ def _purposes() -> str:
 
 
 def _rules() -> str:
-    """The outer rules."""
+    """Return the table of outer rules."""
     rows = "".join(
         f"| `{name}` | {', '.join(f'`{where.name}`' for where in rule.topologies)} | `{rule.equation}` |\n"
         for name, rule in RULES.items()
@@ -64,7 +64,7 @@ def _rules() -> str:
 
 
 def _table(names: list[str]) -> str:
-    """A column a preset. Rows that say nothing of any of them are left out."""
+    """Return a table with one column for each preset. Rows that are empty for all presets are left out."""
     columns = [PRESETS[name].method for name in names]
     lines = [["", *(f"`{name}`" for name in names)], ["---"] * (len(names) + 1)]
     rows = ([row, *map(value, columns)] for row, value in ROWS.items())

@@ -150,8 +150,7 @@ def test_the_operators_key_and_nodes_are_not_kept_out(manifest: Path) -> None:
 
 
 def began(manifest: Path, seconds_ago: float, former: bool = False) -> None:
-    """Make this home know when the run began, as that of a bootstrap node. `former`: in a file of an earlier
-    version."""
+    """Store the run's start in this home, as a bootstrap node does. `former`: in a file of an earlier version."""
     start, run = time.time() - seconds_ago, load_signed(manifest)
     folder = Home(manifest.parent / "home").run(run.run_id).path
     if former:

@@ -37,7 +37,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def play(chosen: dict[str, Any]) -> tuple[list[str], list[bytes]]:
-    """Play a simulation; return the findings of its checks, and the states at the end."""
+    """Play a simulation. Return the violations that its checks found, and the final states."""
     method = resolve(SyncSection(clock="seconds", sync_every=ROUND_S, **chosen))
     exchanged = 0
 

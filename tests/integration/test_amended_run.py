@@ -49,7 +49,7 @@ PAGE = ("rounds", "val_loss", "total_rounds", "parameters")
 
 
 class Operator:
-    """Runs the operator's commands."""
+    """Runs the operator's commands of `peer`."""
 
     def __init__(self, manifest: Path, node: Daemon) -> None:
         self._manifest = manifest

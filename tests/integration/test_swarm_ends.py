@@ -30,7 +30,7 @@ class Foreground:
     report: Path
 
     def read_until(self, text: bytes | None) -> None:
-        """Read until the text appears. None: until the program has closed the terminal."""
+        """Read from the terminal until `text` appears. None: until the program closes it."""
         seen, deadline = b"", time.monotonic() + PATIENCE_S
         while text is None or text not in seen:
             assert select.select([self.terminal], [], [], max(0.0, deadline - time.monotonic()))[0], seen

@@ -57,7 +57,7 @@ class Directory:
 
 
 class Shows:
-    """A transport over which every peer gives these papers."""
+    """A transport over which every peer returns these papers."""
 
     def __init__(self, lines: list[bytes]) -> None:
         self._lines = lines

@@ -23,7 +23,7 @@ WANTED, ANOTHER = torch.arange(1000.0), torch.zeros(1000)
 
 
 class Counting(RequestHandler):
-    """Counts the requested pieces."""
+    """A transport that counts the requested pieces."""
 
     def __init__(self, params: torch.Tensor) -> None:
         super().__init__()

@@ -61,7 +61,7 @@ def operators_folder(folder: Path) -> Path:
 
 
 class Swarm:
-    """Gives the index, and records the requests."""
+    """Returns the index, and records the requests."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -41,7 +41,7 @@ class Door:
         self.run_id = RunId(self.signed.run_id)
         self.clock = RunClock()
         self.ahead_s = 0.0
-        """How far the served peer's days are ahead of the invitations."""
+        """Days by which the served peer's clock is ahead of the invitations."""
         self._log = StatementLog(self.run_id, OPERATOR.peer_id)
         rule = invited_peers(self.signed.manifest, self._log, self._now, ())
         self._served = GrpcTransport(OTHER, self.run_id, self._handler(), self.clock.now)
@@ -62,7 +62,7 @@ class Door:
         self._log.amend(OPERATOR, 0, Change.REVOKE, reason, peer=ADA.peer_id)
 
     async def join(self, shown: bytes, then: Callable[[], None] = lambda: None) -> SignedManifest:
-        """Do the first part of `peer join`, and do it again after `then`."""
+        """Run the first part of `peer join`, then `then`, and the first part once more."""
         transport = GrpcTransport(ADA, self.run_id, RequestHandler(), self.clock.now, TransportPolicy(invitation=shown))
         try:
             port = await self._served.start("127.0.0.1", 0)

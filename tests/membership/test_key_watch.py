@@ -83,7 +83,7 @@ def record_of(key: Identity, start: bytes, endpoint: str, issued_at: float | Non
 
 @contextlib.asynccontextmanager
 async def copies() -> AsyncIterator[tuple[Node, Node]]:
-    """Two processes with the same key; the second one started later."""
+    """Return two processes with the same key, of which the second started later."""
     key, now = Identity.generate(), time.time()
     async with asyncio.timeout(180), Node(key, now - 3600) as first, Node(key, now) as second:
         yield first, second

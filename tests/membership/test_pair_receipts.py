@@ -62,7 +62,7 @@ class Trusting:
 
 
 class Peer:
-    """One peer of a test."""
+    """One peer of a test, with its receipts and its transport."""
 
     def __init__(self, store: MemoryReceipts | None = None) -> None:
         self.key, self.store, self.events, self.trust = Signing(), store or MemoryReceipts(), list[Event](), Trusting()
@@ -90,7 +90,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Named:
-    """The parts of a record that are used here."""
+    """A record, with only the parts that these tests use."""
 
     peer_id: PeerId
 
@@ -126,7 +126,7 @@ def running(test: Callable[[Peer, Peer], Any]) -> Callable[[], None]:
 
 
 async def quiet() -> None:
-    """Let all tasks run until they wait."""
+    """Let all tasks run until none can continue."""
     for _ in range(20):
         await asyncio.sleep(0)
 

@@ -42,7 +42,7 @@ class Node:
         return set(await self.directory.peers())
 
     async def fetch_peers(self, to: PeerRecord, own: Shown, timeout_s: float) -> list[Shown]:
-        """See `Transport.fetch_peers`."""
+        """Call the other peer directly. Raises PartnerLost if it is gone."""
         other = self._swarm.nodes.get(to.peer_id)
         if other is None:
             raise PartnerLost("gone")

@@ -201,7 +201,7 @@ def test_one_that_is_gone_does_not_keep_an_exchange_waiting() -> None:
 
 
 class Forgetful(VirtualClock):
-    """Counts the requests to forget."""
+    """A clock that counts how often its offsets are forgotten."""
 
     forgot = 0
 

@@ -94,7 +94,8 @@ def test_who_makes_checks_and_shows_a_manifest_is_told(
 
 
 def measured(periods: int, method: str) -> float:
-    """Return by how many percent the loss exceeds that of `none` in the benchmark, at the better learning rate."""
+    """Return by how many percent a method's loss exceeds that of `none` in the benchmark, each at the better of its
+    learning rates."""
     tables = json.loads((Path(__file__).parents[2] / "results" / "methods_loss.json").read_text())["tables"]
     of = [table for table in tables if table["title"].startswith(f"{periods} periods")]
     best_first = sorted(of, key=lambda table: "better rate" not in table["title"])

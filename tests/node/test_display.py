@@ -50,7 +50,7 @@ def test_no_report_is_made_for_a_line_that_cannot_be_due() -> None:
 
 
 class Display:
-    """Records the calls it receives."""
+    """A display that records its calls."""
 
     def __init__(self, fails: bool) -> None:
         self.fails = fails

@@ -41,12 +41,12 @@ TINY = {"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_si
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open foreign files in this process."""
+    """Read foreign files in this process instead of the sandbox."""
     open_here(monkeypatch)
 
 
 def quiet(note: str) -> None:
-    """Ignore the line."""
+    """Discard a progress line."""
 
 
 def config(folder: Path, **changes: object) -> Path:

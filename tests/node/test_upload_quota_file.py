@@ -26,7 +26,7 @@ from peer.transport.wire.payload_stream import Caps, Meter, send_payload
 
 GB, MB = 10**9, 10**6
 AFTER_A_START = round(CONTROL_RATE * SAVE_EVERY_S)
-"""May have been sent since the file was written."""
+"""Bytes counted at a start, because they may have been sent since the file was last written."""
 
 
 class Machine:

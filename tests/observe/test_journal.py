@@ -126,7 +126,7 @@ def test_size_is_bounded_and_the_later_part_alone_has_exact_sums(tmp_path):
 
 
 class Killed(BaseException):
-    """Raised where the process is killed."""
+    """Raised at the moment when the process would be killed."""
 
 
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])

@@ -27,7 +27,7 @@ def work() -> tuple[Vector, Vector]:
 
 
 def papers(lr: float, momentum: float) -> Vector:
-    """Return [round, member, element]: each member's outer params after its eager step, by the paper's equation."""
+    """Return each member's outer params after its eager step, by the paper's equation: [round, member, element]."""
     start, learned = work()
     phi, m, before = np.repeat(start[None], MEMBERS, 0), np.zeros((MEMBERS, ELEMENTS)), None
     seen = []

@@ -25,7 +25,7 @@ STREAMED = ("sync.preset=streaming-noloco", "sync.fragments=2", "sync.fragment_l
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> MadeHome:
-    """Make a home of a run whose layout has the tensors in a different order than the model."""
+    """Make a home whose layout has the tensors in another order than the model."""
     made = made_home(tmp_path_factory.mktemp("streamed"), *SMALL, *TRAIN, *STREAMED)
     made.save(made.first(noise=0.3), 5)
     made.save(made.first(), 7)

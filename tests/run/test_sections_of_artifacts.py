@@ -17,7 +17,7 @@ from peer.run.sections import CustomSection, LlamaSection, TransformersSection
 
 DIGEST = "ab" * 32
 OLDER = default_text().replace("format = 4", "format = 1").replace('"gossip" ', '"noloco" ')
-"""What an older program can read."""
+"""A manifest of format 1, which an older program can read."""
 REF = f'{{ digest = "{DIGEST}", size = 700 }}'
 FOREIGN = f"""format = 2
 [model]

@@ -55,7 +55,7 @@ def identities(count: int) -> list[Identity]:
 
 @dataclass
 class Eyes:
-    """The members that a member sees."""
+    """The set of members that one member sees."""
 
     known: dict[PeerId, PeerRecord] = field(default_factory=dict)
     banned: Callable[[], Container[PeerId]] = frozenset
@@ -108,7 +108,7 @@ class Member:
         return self._shelf.on_piece(snapshot, piece)
 
     async def round(self, number: int, gradient: Tensor, tokens: int = 100, late_s: float = 0.0) -> None:
-        """Do a round as the round loop does."""
+        """Run one round in the way of the round loop."""
         due = EPOCH + number * ROUND_S
         await self.clock.sleep(due + late_s - self.clock.now())
         key = RoundKey(number, 0)
@@ -143,7 +143,7 @@ class _Nothing:
 
 
 class Party:
-    """Members that see each other."""
+    """The members of a group, all of which see each other."""
 
     def __init__(
         self, count: int, codec: str = "fp32", result: str = "fp32", seed: int = 0, elements: int = ELEMENTS

@@ -28,7 +28,8 @@ from tests.support.lying_owner import owners_lie
 
 
 class Parts(Party):
-    """Members whose contributions share a direction. Those from index `along` on are slow and have different data."""
+    """Members whose contributions share one direction, except those from index `along` on, which are slow and have
+    other data."""
 
     along = 8
 

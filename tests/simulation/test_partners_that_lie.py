@@ -26,7 +26,7 @@ from tests.support.seeds import nightly
 
 PEERS, ROUNDS, STEPS, SEED = 8, 20, 10, 1
 Lie = Callable[[Tensor, Tensor], Tensor]
-"""Computes from params and outer_params what the liar sends."""
+"""Function of a peer's params and outer_params that returns the params which the liar sends."""
 LIES: dict[str, Lie] = {
     "flip": lambda params, outer: 2 * outer - params,
     "x-10": lambda params, outer: outer - 10 * (params - outer),

@@ -72,7 +72,7 @@ async def seconds_of(swarm: SimulatedSwarm) -> float:
 
 
 async def keep(swarm: SimulatedSwarm, folder: Path, served: list[ServableState], *, momentum: bool) -> None:
-    """Run the operator's node, which keeps states, without end."""
+    """Run the loop in which the operator's node stores states. It does not return."""
     clock, directory = VirtualClock(), MemoryDirectory(swarm.hub, NODE, RUN)
     context = JoinContext(
         run_id=RUN,

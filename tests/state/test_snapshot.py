@@ -266,7 +266,7 @@ def test_a_copy_that_cannot_be_written_is_reported_to_the_joiner_and_tried_again
 
 
 class Slow:
-    """A `SnapshotCache` over a group's state, whose copies are made when the test says."""
+    """A `SnapshotCache` over a group's state, where the test decides when a copy is complete."""
 
     def __init__(self, layout: Layout) -> None:
         self.outer, self.t, self.begun = group_state(layout), 0.0, []

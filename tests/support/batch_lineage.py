@@ -1,7 +1,7 @@
 """Finds the batches from which a peer's state descends, over all its lives, and whether one was repeated or skipped
 relative to the checkpoint that a life resumed from. Uses the log of batches really trained on
-(`peer.trainer.batch_log`) and the files on disk before each start; it asks the daemon nothing. For round clocks in
-inner steps.
+(`peer.trainer.batch_log`) and the files on disk before each start; it sends no request to the daemon. For round clocks
+in inner steps.
 
 A batch is identified by its cursor, a step by its round. Both have to continue where the checkpoint ends."""
 
@@ -31,7 +31,7 @@ class Resumed:
     place: Place
     """Position of its inner loop."""
     data: DataPosition | None
-    """Its position in the data. None: written by an older program."""
+    """Its position in the data. None: the checkpoint was written by an older program."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Life:
     tokens: int
     """Token counter at the start of the process."""
     resumed: Resumed | None
-    """None: it began with a donor's state, without a checkpoint."""
+    """The checkpoint that this life resumed from. None: it began with a donor's state."""
     trained: list[LoggedStep] = field(default_factory=list)
     kept: Cursor = START
     """Where its data continues if it begins with a donor's state: at the last snapshot taken on this peer."""

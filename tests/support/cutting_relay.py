@@ -40,7 +40,7 @@ class Wire:
             writer.transport.abort()
 
     def silence(self) -> None:
-        """Keep connections open, but let nothing pass."""
+        """Let no more bytes pass, but leave connections open."""
         self._whole.clear()
 
     def hold(self) -> None:
@@ -165,6 +165,6 @@ async def before(target: str, wire: Wire) -> AsyncIterator[str]:
 
 
 async def _turns() -> None:
-    """Run the loop a few times, so that asyncio finishes what it has begun with sockets."""
+    """Run the event loop a few times, so that asyncio completes pending socket operations."""
     for _ in range(5):
         await asyncio.sleep(0)

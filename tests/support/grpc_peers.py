@@ -144,4 +144,4 @@ async def _made(
 
 
 async def _nowhere(digest: bytes, records: list[PeerRecord]) -> None:
-    """Return None: no node serves a state."""
+    """Return None, because no node serves a state."""

@@ -47,7 +47,7 @@ TRAILERS = literal(b"grpc-status", b"0")
 BOMB = ANSWER + literal(b"x-long", 3900 * b"x", indexed=True) + 4000 * b"\xbe"
 TINY = 2000 * literal(b"x", b"")
 STREAM = 101
-"""The stream of floods, in place of which the servers name that of the call."""
+"""Stream number in the floods. The servers replace it by that of the call."""
 
 
 def _answered_bomb(rng: random.Random) -> Flood:
@@ -63,14 +63,14 @@ def _continued_answer(rng: random.Random) -> Flood:
 
 
 def _continuation_to_the_limit(rng: random.Random) -> Flood:
-    """As much of a header block as gRPC takes whose SETTINGS are not acknowledged."""
+    """Continue a header block up to the limit that gRPC applies while its SETTINGS are not acknowledged."""
     yield frame(HEADERS, 0, STREAM, ANSWER)
     while True:
         yield frame(CONTINUATION, 0, STREAM, literal(b"x", 4000 * b"x")) * 3
 
 
 def _tiny_fields(rng: random.Random) -> Flood:
-    """An answer of some MB whose fields have a byte each, all of them shown to Python."""
+    """Answer with some MB of one-byte header fields, all of which gRPC passes to Python."""
     yield frame(HEADERS, 0, STREAM, ANSWER)
     for _ in range(180):
         yield frame(CONTINUATION, 0, STREAM, TINY)
@@ -109,7 +109,7 @@ def _farewells(rng: random.Random) -> Flood:
 
 
 def _ended_again(rng: random.Random) -> Flood:
-    """The call is ended over and over."""
+    """End the same call again and again."""
     while True:
         yield frame(HEADERS, END_HEADERS | END_STREAM, STREAM, ANSWER + TRAILERS) * 50
         yield frame(RST_STREAM, 0, STREAM, bytes(4)) * 50

@@ -96,7 +96,7 @@ def _streams() -> Iterator[int]:
 
 
 def _bomb(rng: random.Random) -> Flood:
-    """Header blocks that name one long entry of the decoder's table again and again."""
+    """Send header blocks that refer to one long entry of the decoder's table many times."""
     size, times, ends = rng.choice([100, 1000, 3900]), rng.choice([50, 500, 4000]), rng.choice([0, END_STREAM])
     block = request() + literal(b"x-long", size * b"x", indexed=True) + times * b"\xbe"
     for stream in _streams():
@@ -110,7 +110,7 @@ def _table_updates(rng: random.Random) -> Flood:
 
 
 def _many_fields(rng: random.Random) -> Flood:
-    """Blocks of fields of one byte, each an entry of the static table."""
+    """Send header blocks of one-byte fields, each of which refers to the static table."""
     times = rng.choice([1000, 16000])
     for stream in _streams():
         yield frame(HEADERS, END_HEADERS, stream, times * rng.choice([b"\x82", b"\x8f"]))
@@ -130,7 +130,7 @@ def _continuation(rng: random.Random) -> Flood:
 
 
 def _continued_bombs(rng: random.Random) -> Flood:
-    """As `_bomb`, in pieces."""
+    """Send the blocks of `_bomb` split into several frames."""
     half = request() + literal(b"x-long", 3900 * b"x", indexed=True)
     for stream in _streams():
         yield frame(HEADERS, 0, stream, half) + frame(CONTINUATION, END_HEADERS, stream, 4000 * b"\xbe")
@@ -149,7 +149,7 @@ def _open_calls(rng: random.Random) -> Flood:
 
 
 def _ended_calls(rng: random.Random) -> Flood:
-    """Whole calls, each refused with trailers."""
+    """Send complete calls, each of which the server refuses with trailers."""
     method = rng.choice(["Hello", "Offer", "Nothing"])
     for stream in _streams():
         yield frame(HEADERS, END_HEADERS, stream, request(method)) + frame(DATA, END_STREAM, stream, message(b""))
@@ -179,7 +179,7 @@ def _data(rng: random.Random) -> Flood:
 
 
 def _messages(rng: random.Random) -> Flood:
-    """Messages without a byte, many to a frame."""
+    """Send empty messages, many in each frame."""
     yield frame(HEADERS, END_HEADERS, 101, request(rng.choice(["Hello", "Swap"])))
     while True:
         yield frame(DATA, 0, 101, 3000 * message(b""))
@@ -211,7 +211,7 @@ def _settings(rng: random.Random) -> Flood:
 
 
 def _small_window(rng: random.Random) -> Flood:
-    """Calls whose answers have no room: the window of every stream is 0."""
+    """Open calls with a stream window of 0, so that no answer can be sent."""
     yield frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0))
     yield from _ended_calls(rng)
 
@@ -256,7 +256,7 @@ def _byte_by_byte(rng: random.Random) -> Flood:
 
 
 def _trailers(rng: random.Random) -> Flood:
-    """More header blocks on one stream."""
+    """Send further header blocks on one stream."""
     yield frame(HEADERS, END_HEADERS, 101, request())
     while True:
         yield frame(HEADERS, END_HEADERS | rng.choice([0, END_STREAM]), 101, literal(b"x", 3000 * b"x"))
@@ -273,7 +273,7 @@ def _garbage(rng: random.Random) -> Flood:
 
 
 def _shuffled(rng: random.Random) -> Flood:
-    """Well-formed frames in any order, on any streams."""
+    """Send well-formed frames in random order on random streams."""
     block = request()
     while True:
         kind, stream = rng.randrange(12), rng.choice([0, 1, 101, 103])
@@ -332,7 +332,7 @@ WORST = (
 
 
 def drawn(seed: int, count: int) -> list[Variant]:
-    """Draw variants: the worst ones known, each flood once, and then any."""
+    """Return `count` variants: first the worst known ones, then each flood once, then random ones."""
     rng = random.Random(seed)
     floods = [*rng.sample(FLOODS, len(FLOODS)), *rng.choices(FLOODS, k=max(0, count))]
     made = list(WORST)
@@ -351,8 +351,9 @@ def drawn(seed: int, count: int) -> list[Variant]:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What to play. `pid`: of the served process, whose memory is measured. `blocks`: address blocks that the attackers
-    have, of `sources`. `honest`: local address of the honest caller; empty: any."""
+    """The settings of a play. `pid`: the served process, whose memory is measured. Each variant is played with every
+    number of `connections` and of address `blocks`; local addresses are taken from `sources`. `honest`: local address
+    of the honest caller; empty: any."""
 
     host: str
     port: int
@@ -368,12 +369,12 @@ class Job:
     seconds: float = 4.0
     bytes_per_s: float = 2e6
     names: list[str] = field(default_factory=list)
-    """Names that a variant has to begin with one of; empty: all."""
+    """Prefixes of the names of variants to play. Empty: all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What became of a play. Memory in MiB: before, at most meanwhile, after. `hellos`: seconds of honest ones."""
+    """The result of a play. Memory in MiB: before, peak, and after. `hellos`: seconds of each honest Hello."""
 
     variant: str
     seed: int
@@ -390,7 +391,7 @@ class Played:
 
 @functools.cache
 def anybody() -> ssl.SSLContext:
-    """TLS that believes every certificate."""
+    """Return a TLS context that accepts every certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

@@ -65,7 +65,7 @@ class Witness:
                 yield f"2 conservation: {peer.peer_id} is off by {wrong}: {peer.ledger()}"
 
     def _outcomes(self) -> Iterator[str]:
-        """Each (round, fragment) has at most one outcome per life."""
+        """Check that each (round, fragment) has at most one outcome in each life of a peer."""
         for peer in self.swarm.peers:
             seen: set[tuple[int, int]] = set()
             for event in peer.events:
@@ -77,8 +77,8 @@ class Witness:
                     seen.add((event.round, event.fragment))
 
     def _partners(self) -> Iterator[str]:
-        """Partners agree: a peer named as partner names the other too, or reports that the other failed in that round
-        (only one side got everything), or never came to an outcome."""
+        """Check that partners agree. A peer that is named as a partner must name the other too, must report that the
+        other failed in that round (only one side received everything), or must have ended before an outcome."""
         said = {str(peer.peer_id): _by_round(peer) for peer in self.swarm.peers}
         for peer in self.swarm.peers:
             for event in peer.events:
@@ -92,7 +92,7 @@ class Witness:
                     yield f"1 no third value: round {event.round}: {what}"
 
     def _newcomers(self) -> Iterator[str]:
-        """A peer that joined later has trained for one sync_every before its first exchange."""
+        """Check that a peer that joined later has trained for one sync_every before its first exchange."""
         for peer in self.swarm.peers:
             began: float | None = None
             for at, event in zip(peer.times, peer.events, strict=True):
@@ -104,7 +104,7 @@ class Witness:
                     began = None
 
     def _progress(self) -> Iterator[str]:
-        """Work is dropped only with a cause in the journal."""
+        """Check that work is dropped only with a cause in the journal."""
         for peer in self.swarm.peers:
             cause = False
             for event in peer.events:
@@ -113,15 +113,15 @@ class Witness:
                     yield f"8 local progress: {peer.peer_id} dropped work although nothing had died: {event.reason}"
 
     def _reasons(self) -> Iterator[str]:
-        """Every round without a complete exchange has a reason."""
+        """Check that every round without a complete exchange has a reason."""
         for peer in self.swarm.peers:
             for event in peer.events:
                 if isinstance(event, events.RoundEnded) and event.outcome != "exchanged" and not event.reason:
                     yield f"10 reasons: {peer.peer_id} does not say why round {event.round} ended {event.outcome}"
 
     def _goes_on(self) -> Iterator[str]:
-        """A peer that is alive at the end has played the last round, or has journaled that its machine was suspended
-        then."""
+        """Check that a peer that is alive at the end has played the last round, or has journaled that its machine was
+        suspended then."""
         for peer in self.swarm.peers:
             task = peer.life.task
             whole = task is not None and task.done() and not task.cancelled() and not peer.killed

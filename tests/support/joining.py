@@ -60,7 +60,7 @@ class DonorWorld:
         self.disk = MachineDisk()
         self.proven: set[PeerId] = set()
         self.good: list[OuterState] | None = None
-        """The states whose losses are good. None: there are no losses."""
+        """States that the trainer judges as good. None: it has no data and returns no losses."""
         self.journal: list[Event] = []
         self.asked: list[str] = []
         """Peers that were asked for their state, in order."""

@@ -20,7 +20,7 @@ from peer.protocol.messages import PeerId
 from peer.protocol.wire.payload import Source
 
 Lie = Callable[[Tensor], Tensor]
-"""Maps the mean to what the owner returns instead."""
+"""Function of the honest mean that returns the result which the owner sends."""
 
 
 def owners_lie(

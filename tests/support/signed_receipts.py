@@ -28,7 +28,7 @@ class Signing:
         return KeySigner(self.identity)
 
     def said(self, partner: PeerId, round_: int, opinion: SwapOpinion, run: RunId = RUN) -> SwapStatement:
-        """Return its statement about a swap."""
+        """Return this peer's signed statement about a swap."""
         received, sent = Transferred(bytes([round_] * 32), 1000 + round_), Transferred(b"s" * 32, 2000)
         return SwapStatement(run, RoundKey(round_, 0), self.id, partner, received, sent, opinion)
 
@@ -36,7 +36,7 @@ class Signing:
 def countersigned(
     owner: Signing, partner: Signing, round_: int, ours: SwapOpinion, theirs: SwapOpinion
 ) -> Countersigned:
-    """Return a receipt signed by both."""
+    """Return a receipt that both peers have signed."""
     statement = owner.said(partner.id, round_, ours)
     return Countersigned(statement, theirs, partner.signer.sign(statement.mirrored(theirs).to_bytes()))
 

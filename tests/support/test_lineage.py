@@ -17,7 +17,8 @@ def at(batch: int) -> Cursor:
 
 
 def trained(tokens: int, *places: Place, batch: int | None = None) -> list[LoggedStep]:
-    """Return steps from this token count on. `batch`: number of the first batch; None: the one that its place names."""
+    """Return steps that begin at this token count. `batch`: number of the first batch; None: the number that follows
+    from the first step's round and place."""
     first = places[0][0] * STEPS + places[0][1] if batch is None else batch
     return [
         LoggedStep(1, tokens + n * TOKENS, round_, step, "", at(first + n), at(first + n + 1))

@@ -152,7 +152,7 @@ async def _lives_again(trainer: TrainerClient, first: torch.Tensor) -> None:
 
 
 async def _tells_what_it_died_of(trainer: TrainerClient) -> None:
-    """A malformed request stands for any defect that makes the trainer crash."""
+    """Check that the daemon reports why its trainer crashed. A malformed request stands for any defect."""
     assert trainer._child is not None
     with pytest.raises(TrainerDied, match="KeyError: 'nonsense'"):
         await trainer._child.call("nonsense")

@@ -35,7 +35,7 @@ LAYOUT = layout_of(MODEL)
 HALVES = ((0, 4), (4, len(LAYOUT.tensors)))
 HALVED = Layout(LAYOUT.tensors, HALVES)
 TOKENS = 4 * 16
-"""Of a step."""
+"""Tokens of a step."""
 
 
 class Idle(Exception):

@@ -21,7 +21,7 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     over: bool = False
-    """It is complete."""
+    """Whether the response is complete."""
 
     @property
     def json(self) -> Any:

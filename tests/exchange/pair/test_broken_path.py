@@ -52,7 +52,7 @@ class Peer:
         self.memory.exchanged(PARTNER, KEY, SwapReport(1, 1, 1.0, True))
 
     def fails(self, error: ExchangeError = SILENT, partner: PeerId = PARTNER) -> str:
-        """Fail a swap; return the code in the journal."""
+        """Make a swap fail, and return the code in the journal."""
         self.memory.failed(partner, KEY, error, HELD_S)
         told = [one for one in self.journal if isinstance(one, events.PartnerFailed)]
         return told[-1].code

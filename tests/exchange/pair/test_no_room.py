@@ -71,7 +71,7 @@ def search(own: Reach, *records: PeerRecord, has_work: Callable[[], bool] = lamb
 
 
 def lock(made: PartnerSearch) -> PeerId:
-    """Lock with the best candidate."""
+    """Offer to the best candidate, which accepts. Return it."""
     (send,) = made._matching.actions(NOW)
     made._matching.on_answer(send.to, Answer(Verdict.LOCKED, reach=Reach.RELAYED), NOW)
     assert made.locked == send.to

@@ -103,7 +103,7 @@ def sends(values: torch.Tensor, upto: float = 1.0) -> Behave:
 
 
 class Played:
-    """A round with these partners."""
+    """A pair round with these partners, and the values before and after it."""
 
     def __init__(self, behave: dict[str, Behave], share: float, consensus: float) -> None:
         self.partners = Partners(behave)
@@ -116,7 +116,7 @@ class Played:
         self.work = WorkSnapshot(KEY, self.params, 10, 100, 100, 1.0, 1.0)
 
     def twin(self) -> OuterState:
-        """The state before the round."""
+        """Return a copy of the state before the round."""
         twin = OuterState.fresh(LAYOUT, normal(1))
         twin.momentum.copy_(normal(2))
         return twin
@@ -141,7 +141,7 @@ class Played:
         return PairSession(pairs, cast(PartnerSearch, self.partners))
 
     def exchange(self) -> ExchangeResult:
-        """Exchange, and take the outer step."""
+        """Run the round and take the outer step with its result."""
 
         async def main() -> ExchangeResult:
             async with self.round().exchange(self.work, self.cut, 1e9) as got:

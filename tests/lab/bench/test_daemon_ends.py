@@ -20,7 +20,7 @@ ELEMENTS = 20_000
 async def met(
     *commands: dict[str, Any], cap: float = 0.0, made: Sequence[DaemonEnd] = ()
 ) -> list[list[dict[str, Any]]]:
-    """Execute these commands on two connected ends, and return their replies."""
+    """Run these commands on two connected ends, and return the replies."""
     ends = made or [DaemonEnd(Setting(rank, "bf16", ELEMENTS, cap)) for rank in range(2)]
     try:
         records = [await end.open() for end in ends]

@@ -194,7 +194,7 @@ def test_a_run_that_diverged_is_worse_than_all() -> None:
 
 
 def kept(of: worth.WorthRun, loss: float) -> list[dict[str, Any]]:
-    """Return records of a cell with this loss at its best learning rate."""
+    """Return records of a cell whose loss at its best learning rate is `loss`."""
     records: list[dict[str, Any]] = []
     while runs := wanted(records, of):
         records += [one.key | dict.fromkeys(("loss", "late"), loss + abs(RUNGS[one.lr])) for one in runs]

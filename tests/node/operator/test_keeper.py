@@ -42,7 +42,7 @@ RUN = RunId(b"r" * 32)
 LAYOUT = Layout.whole([TensorSpec("t", (8,))])
 ROUNDS, EVERY_S = 20, 600.0
 BEGAN_S = 60.0
-"""The run has gone on for so long when a test begins."""
+"""Seconds for which the run has lasted when a test begins."""
 RUN_MANIFEST = Manifest.model_validate(
     {"format": 1, "name": "w", "operator": Identity.generate().peer_id, "train": {"total_rounds": ROUNDS}}
 )

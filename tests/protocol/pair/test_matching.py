@@ -237,7 +237,7 @@ def run_matching(
 
 
 def _let_go(table: dict[PeerId, Matching], me: PeerId, now: float) -> bool:
-    """Ask the partner, as a heartbeat does, whether it holds our lock. If it does not, drop the lock and return
+    """Check with the partner, as a heartbeat does, whether it still holds our lock. If not, drop the lock and return
     True."""
     partner = table[me].locked
     if partner is None or table[partner].on_offer(me, now).verdict in (Verdict.LOCKED, Verdict.LATER):

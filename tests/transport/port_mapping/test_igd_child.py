@@ -25,7 +25,7 @@ class FakeIgd:
     address: str = "45.77.1.1"
     entries: dict[int, tuple[str, int, int]] = field(default_factory=dict)
     says: str = ""
-    """Its answer to each port that it is asked to open."""
+    """The router's answer to each port that it is requested to open."""
     only_permanent: bool = False
     lists: bool = True
     given_s: int | None = None

@@ -17,7 +17,7 @@ from tests.support.child_module import child_module
 
 GIVEN: dict[str, Any] = {"router": "192.168.7.1", "address": "45.77.1.1", "port": 4811, "lease_s": 3600}
 WITHIN_S = 30.0
-"""A process of Python starts on a busy machine."""
+"""Time limit in seconds for starting a Python process on a busy machine."""
 
 
 Ask = Callable[..., PortMapping | RouterRefusal]

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 PUBLIC, INNER, NEXT_DOOR, PORT = "45.77.1.1", "192.168.7.10", "192.168.7.11", 41000
 WITHIN_S = 40.0
-"""Processes start on a busy machine, and a router that is away is looked for at length."""
+"""Time limit in seconds. Processes start slowly on a busy machine, and the search for an absent router takes long."""
 
 
 @dataclass

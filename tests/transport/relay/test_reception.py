@@ -74,7 +74,7 @@ class Setting:
         return slip, self.address
 
     async def _serve(self, stream: Stream, way: Way) -> None:
-        """Echo everything in capitals."""
+        """Echo everything in capital letters."""
         self.served.append(way)
         try:
             while said := await stream.reader.read(100):

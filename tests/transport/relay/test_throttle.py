@@ -51,7 +51,7 @@ class Relay:
                 task.cancel()
 
     async def carry(self, total: int, *, bulk: bool, block: str = "") -> float:
-        """Forward so many bytes over one circuit. Return the seconds it took."""
+        """Forward `nbytes` over one circuit. Return the seconds it took."""
         self._number += 1
         turn = self.throttle.turn(self._number, block or f"block {self._number}", bulk=bulk)
         began = self.now()
@@ -165,7 +165,7 @@ def test_what_is_relayed_counts_against_the_volunteers_own_caps() -> None:
 
 
 class Quota(NoBudget):
-    """A daily quota of so many bytes."""
+    """A daily upload quota."""
 
     def __init__(self, left: int) -> None:
         self.left = left

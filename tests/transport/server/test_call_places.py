@@ -11,7 +11,7 @@ from peer.transport.server.call_places import CallPlaces
 
 
 class Calls:
-    """Calls that hold their places until they are told to end."""
+    """Calls that hold their places until the test ends them."""
 
     def __init__(self, places: int, reserve: int) -> None:
         self.places = CallPlaces(places, reserve, "calls")

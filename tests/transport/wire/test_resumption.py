@@ -379,7 +379,7 @@ INDEX = StateIndex("snapshot", 3, b"L" * 32, (Piece(0, 1, len(ONE), blake3(ONE).
 
 
 class Marking(CountedSink):
-    """A test sink in place of the transport's own."""
+    """Replaces the transport's sink: runs a function at each of the given offsets."""
 
     marks: ClassVar[list[tuple[int, Callable[[], None]]]] = []
 
