@@ -1,6 +1,6 @@
 """How much memory does a group's round take on top of the daemon's state, and does any of it stay? Linux only.
 
-Promise: none by number; `peer manifest show` tells what a daemon holds, and a round may add little to it. Bound: 64 MB
+Promise: none by number; `peer manifest show` prints a daemon's memory, and a round may add little to it. Bound: 64 MB
 at the peak. The drift is reported without a bound. About four minutes.
 
     python -m benchmarks.group_memory [--mb 256] [--codecs fp32,int4] [--members 3] [--repeats 5] [--work whole|piled]
@@ -27,7 +27,7 @@ GROUP_END = "benchmarks.group_end"
 ABOUT = Benchmark(
     "group_memory",
     "How much memory does a group's round take on top of the daemon's state, and does any of it stay?",
-    "bound; `peer manifest show` tells the memory and it is kept",
+    "bound; the memory that `peer manifest show` prints is not exceeded by much",
     smallest="--mb 1 --codecs fp32 --repeats 1 --small-mb 1 --rounds 4",
     is_long=True,
 )

@@ -1,6 +1,6 @@
 """How much memory does a swap take on top of the daemon's state, and does any of it stay? Linux only.
 
-Promise: none by number; `peer manifest show` tells what a daemon holds, and a swap may add little to it. Bounds: 64 MB
+Promise: none by number; `peer manifest show` prints a daemon's memory, and a swap may add little to it. Bounds: 64 MB
 at the peak, 4 MB of drift over a hundred swaps. About two minutes.
 
     python -m benchmarks.swap_memory [--mb 256] [--codecs bf16,int8] [--repeats 5] [--small-mb 4] [--swaps 200]
@@ -27,7 +27,7 @@ PEAK_MB, DRIFT_MB = 64.0, 4.0
 ABOUT = Benchmark(
     "swap_memory",
     "How much memory does a swap take on top of the daemon's state, and does any of it stay?",
-    "bound; `peer manifest show` tells the memory and it is kept",
+    "bound; the memory that `peer manifest show` prints is not exceeded by much",
     smallest="--mb 1 --codecs bf16 --repeats 1 --small-mb 1 --swaps 4",
     is_long=True,
 )
