@@ -145,7 +145,7 @@ class Liar(RequestHandler):
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         if not self.locked.done() and not offer.withdraw:
             self.locked.set_result(offer.key.round)
-        return Answer(Verdict.LOCKED, eta_s=1e4)  # it claims to be ready as late as any peer believes
+        return Answer(Verdict.LOCKED, eta_s=1e4)  # claims the latest ready time that peers accept
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         return Answer(Verdict.LATER)

@@ -209,7 +209,7 @@ def figures_of(seen: list[Watched], heat: dict[str, Any], doctor: dict[str, Any]
         figures.append(Figure(f"tokens with --gpu {one.share:.0%}, of those without", "%", of_all, most))
     figures.append(Figure("paused above --max-temperature", "", int(heat["paused"]), at_least=1))
     cooled = heat["coolest while paused"] <= heat["limit"] - COOLS_BY
-    went_on = int(heat["goes on"]) if cooled else None  # an idle GPU may already be warmer than that
+    went_on = int(heat["goes on"]) if cooled else None  # even an idle GPU may stay too warm
     figures.append(Figure("went on when it was cool", "", went_on, at_least=1))
     return figures
 

@@ -277,7 +277,7 @@ def figures(records: Sequence[Record]) -> Iterator[Figure]:
     for method in dict.fromkeys(record["method"] for record in exchanging):
         shares = [one["bytes_each"] / one["bytes_computed"] for one in exchanging if one["method"] == method]
         preset = PRESETS[METHODS[method]["sync.preset"]].method
-        exact = preset.result_codec != SPARSE  # which is smaller where peers agree
+        exact = preset.result_codec != SPARSE  # sparse results are smaller where peers agree
         at_least = 0.95 if exact else None
         yield Figure(f"{method}: bytes sent over those computed", "", sum(shares) / len(shares), 1.05, at_least)
 

@@ -159,7 +159,7 @@ class Victim:
         life, trail = self.lives[-1], self.folder.path / TRAIL
         steps = list(read_batch_log(trail)) if trail.exists() else []
         counted = read_counters(self.folder.path, 1).tokens
-        # A step killed before it was counted has not happened: its batch is due again.
+        # A step that was killed before it was counted does not count: its batch is due again.
         life.trained = [step for step in steps[self._lines :] if step.tokens < counted]
         self._lines = len(steps)
         with self.daemon.log.open(errors="replace") as log:

@@ -282,7 +282,7 @@ def test_batches_without_a_step_are_noted(
 ) -> None:
     monkeypatch.setattr(attached, "UNSTEPPED_BATCHES", 3)
     with joined(run, tmp_path) as (swarm, model, _):
-        later = adamw(model)  # the learning rate was to be another one
+        later = adamw(model)  # the user replaced the optimizer, for another learning rate
         for _, _ in zip(range(7), swarm.until_end([torch.zeros(1, 8, dtype=torch.long)]), strict=False):
             later.step()
     assert [record.message for record in caplog.records].count(f"3 batches without a step: {attached.NO_STEPS}") == 1
@@ -292,7 +292,7 @@ def test_batches_without_a_step_are_noted(
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_step_in_a_forked_worker_is_refused(tmp_path: Path, run: PlayedRun) -> None:
     with joined(run, tmp_path) as (_, _, optimizer):
-        run.daemons[0].forked = True  # as after a fork, which this test's process with its threads is not to make
+        run.daemons[0].forked = True  # simulates a fork, which is unsafe in a test process with threads
         with pytest.raises(UsageError, match="was forked from the one that joined") as raised:
             optimizer.step()
         assert "process that trains" in raised.value.fix

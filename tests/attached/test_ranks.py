@@ -106,7 +106,7 @@ def test_each_rank_restores_its_part_of_a_checkpoint(tmp_path: Path, how: str) -
         assert rank.get("params"), rank["errors"]
         assert rank["optimizer"]
     if how == "fsdp2":
-        for rank in play("restore:fsdp2", 3, tmp_path):  # the tokens are others by now, and the ranks, too
+        for rank in play("restore:fsdp2", 3, tmp_path):  # restored with other tokens and another number of ranks
             assert rank.get("run"), rank["errors"]
 
 

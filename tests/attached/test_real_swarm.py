@@ -148,7 +148,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 def test_sharded_ranks_are_restarted_by_torchrun_and_go_on(
     tmp_path: Path, dead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # else gloo looks for the addresses of killed ranks
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # otherwise gloo uses the addresses of killed ranks
 
     async def main() -> None:
         path = tmp_path / "run.toml"
@@ -168,7 +168,7 @@ def test_sharded_ranks_are_restarted_by_torchrun_and_go_on(
             assert "the run is over" in loop.output
             assert loop.imbalance() == 0
         finally:
-            loop.process.terminate()  # torchrun ends its ranks then
+            loop.process.terminate()  # torchrun then ends its ranks
             loop.process.wait()
             await asyncio.gather(builtin.stop(10.0), node.stop(10.0))
 

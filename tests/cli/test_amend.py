@@ -257,7 +257,7 @@ def test_a_unique_ending_names_a_peer(manifest: Path) -> None:
     amend(manifest, "ban", f"…{one[-6:]}")
     assert f"{other} is banned" in amend(manifest, "ban", other[-8:])
     met(manifest)
-    amend(manifest, "unban", one[-7:])  # the amendments so far name it
+    amend(manifest, "unban", one[-7:])  # found in the earlier amendments, as the directory lacks it
     assert [(a.change, a.peer) for a in held(manifest).amendments] == [
         (Change.BAN, one),
         (Change.BAN, other),

@@ -28,7 +28,7 @@ def test_what_is_sent_adds_up_to_the_updates_while_rounds_fail_now_and_then() ->
         wanted = feedback.add_to_(update.clone())
         given += update
         if round_ % 7 == 3:
-            given -= update  # no roster: the work stays with the trainer, and nothing is settled
+            given -= update  # a round without a roster: the work stays with the trainer
             continue
         sent += TOPK.decode(TOPK.encode(wanted), 4096)
         feedback.settle(wanted, [(0, 4096)])

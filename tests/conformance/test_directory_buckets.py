@@ -115,7 +115,7 @@ def test_a_crowd_splits_finds_itself_and_merges(gather: Gather, tmp_path: Path) 
     async def scenario() -> None:
         async with gather(tmp_path) as crowd:
             await crowd.announce()
-            for _ in range(8):  # each goes one deeper a look
+            for _ in range(8):  # each peer moves one bucket deeper per lookup
                 await crowd.look()
                 if max(map(len, crowd.members().values())) <= SPLIT:
                     break

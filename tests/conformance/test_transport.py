@@ -421,7 +421,7 @@ async def test_whoever_is_ready_first_waits_for_the_other(low: End, high: End) -
         early = asyncio.create_task(
             first.transport.swap(second.record, key, BytesSource(b"1234"), sink, TIMEOUT, dial=first is low)
         )
-        await low.transport.offer(high.record, Offer(KEY), TIMEOUT)  # lets the early side get to its wait
+        await low.transport.offer(high.record, Offer(KEY), TIMEOUT)  # gives the early side time to begin to wait
         other_sink = BufferSink(4)
         await second.transport.swap(first.record, key, BytesSource(b"5678"), other_sink, TIMEOUT, dial=second is low)
         await early

@@ -146,7 +146,7 @@ def exists(text: str) -> bool:
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         below = command.get_command(click.Context(command), words[0].strip(",."))
         if below is None:
-            return bool(options)  # an argument of a group that is a command, too
+            return bool(options)  # an argument of a group that can be called itself
         options |= {name for parameter in below.params for name in (*parameter.opts, *parameter.secondary_opts)}
         command, words = below, words[1:]
     named = {word.split("=")[0].strip(",.") for word in words if word.startswith("--")}

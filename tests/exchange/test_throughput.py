@@ -12,7 +12,7 @@ def test_the_rate_is_that_behind_what_filled_the_buffers() -> None:
     now = 0.0
     throughput = Throughput(1000, lambda: now)
     throughput.note(0)
-    throughput.note(250)  # arrives at once, as it fills a buffer
+    throughput.note(250)  # arrives at once, because it only fills a buffer
     for number in range(1, 4):
         now = float(number)
         throughput.note(250 + 250 * number)

@@ -147,7 +147,7 @@ class Driver:
         edges = [0, *(edge for span in self.game.lost.get(round_, ()) for edge in span), mean.numel()]
         spans = list(zip(edges[::2], edges[1::2], strict=True))
         for start, end in self.game.lost.get(round_, ()):
-            mean[start:end] = torch.nan  # not to be looked at
+            mean[start:end] = torch.nan  # must not be read
         return [lambda who=who: self._step(who, fragment, MeanGradient(mean.clone(), spans)) for who in meeting]
 
     def mean(self, round_: int, fragment: int, meeting: tuple[int, ...]) -> Tensor:

@@ -192,7 +192,7 @@ async def watched(swarm: Swarm, frozen: Seen | None) -> Seen:
         await swarm.start()
         if frozen is None:
             await _until(lambda: _is_busy(swarm, seen), PATIENCE_S)
-            for _ in range(100):  # what shows late shows by then
+            for _ in range(100):  # late values are present by then
                 await _look(swarm, seen)
                 await asyncio.sleep(0.2)
         else:
@@ -354,7 +354,7 @@ def _list_homes(swarm: Swarm, seen: Seen) -> None:
             if not any(_SKIPPED.fullmatch(part) for part in Path(name).parts):
                 for pattern, word in _VARIABLE:
                     name = pattern.sub(word, name)
-                with contextlib.suppress(FileNotFoundError):  # a checkpoint that made room for the next one
+                with contextlib.suppress(FileNotFoundError):  # a checkpoint removed in favour of the next one
                     seen.add(seen.home, f"{role}: {name}", _content(path))
 
 

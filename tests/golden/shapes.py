@@ -26,7 +26,7 @@ def shape(value: Any, maps: Iterable[str] = (), path: str = "") -> Shape:
         return {ANY_KEY: merged(inner.values())} if path in maps else inner
     if isinstance(value, list | tuple):
         parts = [shape(item, maps, path) for item in value]
-        if len({type(part) for part in parts}) > 1:  # its places have a meaning each
+        if len({type(part) for part in parts}) > 1:  # each position has its own meaning
             return {str(at): part for at, part in enumerate(parts)}
         return [merged(parts)] if parts else []
     return NOTHING if value is None else type(value).__name__

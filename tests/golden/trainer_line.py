@@ -72,7 +72,7 @@ class Overheard:
         if "id" in message:
             self._note(f"trainer: to {self._asked[message['id']]}, {list(message)[1]}", message)
         else:
-            if "progress" in message:  # a list whose places have a meaning each
+            if "progress" in message:  # each position of this list has its own meaning
                 message = {"progress": {str(at): value for at, value in enumerate(message["progress"])}}
             self._note(f"trainer: {next(iter(message))}", message)
 

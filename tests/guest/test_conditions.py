@@ -41,7 +41,7 @@ def test_a_condition_is_lost_at_once_and_back_when_it_held_for_a_while() -> None
     condition.update(YES, 2.0)
     assert condition.block_reason(2.0) == "reason; goes on when that held for 10 s"
     assert condition.settles_in(5.0) == 7.0
-    condition.update(NO, 11.0)  # flaps: the time begins anew
+    condition.update(NO, 11.0)  # the condition flaps, so the time begins anew
     condition.update(YES, 12.0)
     condition.update(YES, 21.9)
     assert condition.block_reason(21.9) != ""

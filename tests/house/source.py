@@ -91,7 +91,7 @@ class Source:
     def look_up(self, module: Module, name: str) -> tuple[Module, ast.stmt] | None:
         """Return the definition of a name in a module, following imports within the product. None: it is not in the
         product."""
-        for _ in range(10):  # an import of an import
+        for _ in range(10):  # through at most 10 re-exports
             if (node := module.definitions.get(name)) is not None:
                 return module, node
             origin, name = module.imports.get(name, ("", ""))

@@ -259,9 +259,9 @@ def a_peer_tells_all(families: dict[str, Family], status: dict[str, Any]) -> Non
         "peer_checkpoint_duration_seconds",
         "peer_checkpoint_size_bytes",
         "peer_reachable",
-        "peer_exchange_rate_bytes_per_second",  # until there were some exchanges
+        "peer_exchange_rate_bytes_per_second",  # absent until there were some exchanges
         "peer_trainer_late_seconds",
-        "peer_upload_budget_bytes",  # without a budget
+        "peer_upload_budget_bytes",  # absent without a budget
     }
     assert families["peer_status"].value(status="training") == 1
     assert families["peer_inner_steps_total"].value() >= status["steps"] > 0

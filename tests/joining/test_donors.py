@@ -79,7 +79,7 @@ async def test_donors_that_were_asked_at_different_times_come_to_one_snapshot() 
         with outer.stepping():
             outer.params += 1
             outer.momentum -= 1
-    await asyncio.sleep(2)  # the early one's snapshot is young enough to be offered again
+    await asyncio.sleep(2)  # the first joiner's snapshot is recent enough to be offered again
     got = await world.join()
     assert same(got.outer, outers[0])
     assert "2 donors" in got.why
@@ -204,7 +204,7 @@ def test_a_group_that_still_keeps_the_snapshot_gives_its_rest(tmp_path: Path) ->
         await _interrupted(world, tmp_path, 0.5)
         with outer.stepping():
             outer.params += 1
-        await asyncio.sleep(40)  # by now others would be offered a fresh one
+        await asyncio.sleep(40)  # by now the donor would offer other joiners a new snapshot
         got = await world.join(tmp_path)
         assert same(got.outer, state_of(1))
         assert got.transfer.nbytes <= 0.55 * 8 * LAYOUT.elements

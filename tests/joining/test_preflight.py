@@ -133,7 +133,7 @@ def test_files_of_another_user_are_named_with_the_command_that_gives_them_back(
 def test_a_hard_limit_that_suffices_is_no_error(node: NodeOptions) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))  # the daemon raises it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))  # the daemon raises the soft limit
         check_start(node, RUN)
     except UsageError:
         assert hard < 128

@@ -67,7 +67,7 @@ class Others:
 
 
 def test_one_that_cannot_be_called_does_not_hold_up_the_answer() -> None:
-    for seed in range(8):  # for any order of the drawn peers
+    for seed in range(8):  # the seed determines the order in which peers are drawn
         others = Others({"public", "open"}, ["public", "open", "home"])
         reach = run_virtual(others.watch(20.0, seed))
         assert not reach.reachable

@@ -183,7 +183,7 @@ def test_a_daemon_that_drains_keeps_its_exit_code() -> None:
         with on_stop_signals(left.set):
             signal.raise_signal(TERM)
             await left.wait()
-        signal.raise_signal(TERM)  # a log-out sends more of them: it is on its way out
+        signal.raise_signal(TERM)  # a log-out sends the signal more than once, also while the process is ending
         await asyncio.sleep(0.01)
         return 7
 

@@ -92,7 +92,7 @@ def test_a_larger_shard_is_held() -> None:
 def test_nothing_crosses_for_the_control() -> None:
     cost = costs(preset="none")
     assert (cost.fragment_bytes, cost.bytes_per_hour, cost.peak_bits_per_s) == ((0,), 0, 0)
-    assert (cost.buffer_bytes, cost.payload_bytes) == (0, 0)  # it steps with its own values where they lie
+    assert (cost.buffer_bytes, cost.payload_bytes) == (0, 0)  # the outer step uses the peer's own values in place
 
 
 def test_a_clock_in_steps_knows_no_seconds() -> None:

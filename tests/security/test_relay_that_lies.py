@@ -153,13 +153,13 @@ def test_a_swap_over_a_relay_that_begins_to_lie_goes_on_over_another_one(
                     assert report.way.via == here.liar.me, "it is honest at first"
             here.meddler.begin(getattr(here.meddler, how), after=NBYTES // 2)
             callers = here.callers if how == "passes_nothing_on" else here.callers[:1] * 2
-            for number, caller in enumerate(callers):  # one breach in one call may be the other end's fault
+            for number, caller in enumerate(callers):  # a single breach may be the other end's fault
                 reports = await here.swap(caller, 10 + number)
                 for report in reports:
                     assert report.sent_all
                     assert (report.way.path, report.way.via) == (PathKind.RELAYED, here.honest.me)
                 await until(lambda caller=caller: not caller.transport._pool._lingering)
-                await caller.transport.forget_connections()  # or the second swap uses that to the honest relay
+                await caller.transport.forget_connections()  # so that the next swap opens a new circuit
             await until(lambda: here.liar.me in here.callers[0].left)
             assert all(here.honest.me not in peer.left for peer in (here.home, *here.callers))
 

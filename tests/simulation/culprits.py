@@ -109,7 +109,7 @@ class Unsteady(FakeTrainer):
         self._mean_s, self._unsteady = mean_s, random.Random(f"steps {seed}")
 
     async def work(self, request: Any) -> Any:
-        if self._began is None:  # not training now
+        if self._began is None:  # the trainer is idle
             self._step_seconds = self._mean_s * self._unsteady.lognormvariate(0.0, STEP_NOISE)
         return await super().work(request)
 

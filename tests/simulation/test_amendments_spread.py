@@ -170,7 +170,7 @@ def test_all_go_on_from_the_state_the_operator_names() -> None:
         (refounded,) = [event for event in peer.events if isinstance(event, Refounded)]
         assert not set(range(6, refounded.round)) & set(rounds_of(peer))
         assert rounds_of(peer)[-1] == 19
-        assert float((peer.outer.params - 7.0).abs().max()) < 2.0  # a few steps from there, not from zero
+        assert float((peer.outer.params - 7.0).abs().max()) < 2.0  # a few steps from the refounded state
         book = peer.ledger()
         assert book.processed == book.applied + book.dropped + book.outstanding
 

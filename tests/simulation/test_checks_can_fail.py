@@ -105,7 +105,7 @@ def test_a_snapshot_that_is_written_over_while_its_round_is_under_way(monkeypatc
 
     def taking(seconds: float) -> Prepare:
         def prepare(swarm: SimulatedSwarm) -> None:
-            swarm.network.weight = 8.3e5 * seconds  # a fragment of this model over this link
+            swarm.network.weight = 8.3e5 * seconds  # so that a fragment takes `seconds` on this link
 
         return prepare
 

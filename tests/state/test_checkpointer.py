@@ -71,7 +71,7 @@ def test_training_goes_on_while_the_slow_half_is_done_and_no_second_one_begins(t
     held = Held(store)
 
     async def main() -> None:
-        await saving.save_if_due(1)  # returns although the store is held
+        await saving.save_if_due(1)  # returns although the store is blocked
         assert not said
         trainer.tokens = 7
         await saving.save_if_due(2)
@@ -116,7 +116,7 @@ def test_it_waits_until_one_is_due_again(tmp_path: Path) -> None:
         for round_ in (1, 2):
             await saving.save_if_due(round_)
             await saving._wait_completed()
-        await saving.save_now(3)  # a pause or the end: due or not
+        await saving.save_now(3)  # a pause or the end saves even if no checkpoint is due
 
     asyncio.run(main())
     assert [event.round for event in said if isinstance(event, Checkpointed)] == [1, 3]

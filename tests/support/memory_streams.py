@@ -28,7 +28,7 @@ class MemoryTransport(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         assert not self._eof_due
-        if self._lost:  # as uvloop does, which is the stricter one
+        if self._lost:  # as uvloop does; asyncio's own loop only warns
             raise RuntimeError("unable to perform operation on a closed transport")
         self._out += data
         if len(self._out) > self._high + KERNEL and not self._full:

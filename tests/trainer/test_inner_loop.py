@@ -271,5 +271,5 @@ def test_an_evaluation_that_nobody_waits_for_ends_between_two_parts() -> None:
         return len(asked) > 1
 
     assert loop.evaluate(loop.params).tokens > 0
-    assert math.isfinite(loop.evaluate(loop.params, given_up).loss)  # this model goes through in one part
+    assert math.isfinite(loop.evaluate(loop.params, given_up).loss)  # this model's loss is computed in one part
     assert math.isnan(loop.evaluate(loop.params, given_up).loss)

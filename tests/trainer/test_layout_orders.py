@@ -57,7 +57,7 @@ def test_the_same_data_gives_the_same_losses_in_every_order(pattern: str) -> Non
     ours = [(plain.step(), ordered.step()) for _ in range(12)]
     assert all(one is not None for pair in ours for one in pair)
     assert [one for one, _ in ours] == pytest.approx([other for _, other in ours], abs=2e-5)
-    assert ours[0][0] == ours[0][1]  # before the first update nothing is rounded otherwise
+    assert ours[0][0] == ours[0][1]  # before the first update both orders give the same bits
     values = dict(views_of(plain.params, OWN))
     for name, view in views_of(ordered.params, layout):
         assert torch.allclose(view, values[name], atol=1e-4), name

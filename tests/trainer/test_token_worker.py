@@ -207,7 +207,7 @@ def test_a_checkpoint_keeps_the_place_and_a_later_loss_goes_back_to_its_base(
     two = OnShards(home, folder, index, monkeypatch)
     two.start(resume=tmp_path)
     assert (two.work(steps=0, round_=1)["data_from"], str(two.session._loop.batches.cursor.window)) == ("0.0.8", "0")
-    one.work(steps=4, round_=1)  # the counter moves on: what came after the base is lost
+    one.work(steps=4, round_=1)  # the counter advances, and the work after the base is lost
     three = OnShards(home, folder, index, monkeypatch)
     three.start(resume=tmp_path, round_=1)
     assert three.work(steps=0, round_=1)["data_to"] == "0.0.8"

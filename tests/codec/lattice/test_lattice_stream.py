@@ -92,7 +92,7 @@ def test_a_wrong_answer_is_refused() -> None:
 def test_a_step_that_cannot_be_is_refused_as_soon_as_the_heads_are_here() -> None:
     codec, own = Modulo(7), normal(TILE)
     payload = bytearray(codec.encode(own, 0.1))
-    payload[1] |= 0x80  # negative
+    payload[1] |= 0x80  # a negative value
     sink = ModuloDecoding(codec, own, torch.empty(TILE))
     heads = HEAD_BYTES * count_blocks(TILE)
     sink.write(0, bytes(payload[: heads - 1]))

@@ -28,7 +28,7 @@ from tests.support.sandbox_here import open_here
 class Warming:
     """A trainer whose first bursts of steps are slower."""
 
-    pid = 2**22 + 1  # of no process
+    pid = 2**22 + 1  # no process has this id
 
     def __init__(self, *step_s: float) -> None:
         self._step_s = itertools.chain(step_s, itertools.repeat(step_s[-1]))

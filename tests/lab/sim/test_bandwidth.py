@@ -106,7 +106,7 @@ def test_a_kill_breaks_a_transfer_at_once_and_a_cut_when_nothing_came_for_long()
         net.kill(A)
 
     async def cut() -> None:
-        net.cut(B, A, both_ways=False)  # the acknowledgements
+        net.cut(B, A, both_ways=False)  # cuts the acknowledgements only
 
     assert cut_short(kill(), net) == pytest.approx(2)
     assert cut_short(cut(), net) == pytest.approx(7)

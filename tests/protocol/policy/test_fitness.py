@@ -27,7 +27,7 @@ def test_a_long_step_is_not_begun_when_it_would_end_far_too_late() -> None:
 @pytest.mark.parametrize("step_s", [0.1, 1.0, 4.0, 8.0, 16.0, 59.0])
 def test_no_step_ends_later_than_is_said(step_s: float) -> None:
     for k in range(100):
-        now = -k / 100 * step_s - 2 * step_s  # before the round is due, at 0
+        now = -k / 100 * step_s - 2 * step_s  # relative to the due moment, 0
         while -now > margin(step_s, 60.0, worked=True):
             now += step_s
         assert now <= late_by(step_s, 60.0) <= late_by(0.0, 60.0) == 60.0 * GRACE

@@ -125,7 +125,7 @@ def test_fresh_copies_cost_a_twentieth_of_a_core_whoever_asks() -> None:
         copies += 1
         clock.now += 0.2
         values = torch.full((10,), float(copies))
-        return None if copies % 3 == 0 else StateSnapshot(values, layout, copies, values)  # every third is in vain
+        return None if copies % 3 == 0 else StateSnapshot(values, layout, copies, values)  # every third copy fails
 
     cache = SnapshotCache(copy, lambda: clock.now)
     began = clock.now

@@ -208,7 +208,7 @@ async def test_a_state_no_better_than_a_guess_is_compared_with_others() -> None:
         world = DonorWorld()
         world.good = [state_of(1)]
         zeros, honest = state_of(1), state_of(1)
-        for tensor in range(4):  # as many wild tensors as make the loss that of a guess
+        for tensor in range(4):  # enough zero tensors for the loss of a guess
             zeros.params[tensor * 2**16 : (tensor + 1) * 2**16] = 0
         world.donor("liar", zeros, round_)
         world.delay(world.donor("honest", honest, round_), 2.4)

@@ -143,7 +143,7 @@ def test_a_proven_peer_keeps_its_connection_whoever_comes() -> None:
         ):
             token = await friend.hello(layout_digest=b"L" * 32)
             ends: Ends = []
-            for number in range(10, 40):  # one connection of each block, and a crowd of our friend's own block
+            for number in range(10, 40):  # one connection from each block, then a crowd from the friend's own block
                 with contextlib.suppress(OSError):
                     ends.append(await server.idle(f"127.0.{number}.1"))
                 with contextlib.suppress(OSError):

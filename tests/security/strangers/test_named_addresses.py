@@ -120,7 +120,7 @@ def test_a_third_peer_is_not_dialled_on_behalf_of_callers_beyond_the_budget(monk
             known = {record.peer_id: record for record in named}
             asked._service.call_services.handler.on_vouch = lambda about: (known[about], None)  # type: ignore[method-assign]
             for record in named:
-                asked._service.call_services.indirect_probe._asked.clear()  # as if another caller asked
+                asked._service.call_services.indirect_probe._asked.clear()  # as if another caller had requested it
                 vouched = await ours.vouch(theirs, record.peer_id, 20.0)
             assert vouched.reaches is None, "what was not dialled is not denied"
             assert silent.connections <= 2 * ADDRESS.burst

@@ -135,7 +135,7 @@ def test_records_and_forged_papers_of_many_move_no_newcomers_clock() -> None:
         honest.add_own([honest.log.sign_start(OWNER, began, began)])
         async with swarm(honest) as context:
             held = statements(heard)
-            await ensure_not_ended(context, manifest(), (), held)  # a start of 1970 would be over
+            await ensure_not_ended(context, manifest(), (), held)  # with the forged start of 1970 the run would be over
             rounds = await round_clock(context, manifest(), known_start(held.log, None))
             assert rounds.start == began
             assert rounds.round_at(context.clock.now()) == 333

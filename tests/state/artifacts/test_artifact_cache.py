@@ -266,7 +266,7 @@ def test_a_thread_that_comes_late_writes_nothing_into_a_closed_draft(tmp_path: P
     draft = cache.draft(ref_of(data))
     assert draft is not None
     draft.close()
-    with (tmp_path / "other").open("w+b") as other:  # it may well have the number of the file that was closed
+    with (tmp_path / "other").open("w+b") as other:  # it may get the descriptor number of the closed draft
         draft.store(0, ArtifactOffer(DONOR, draft.ref), data[: draft.sizes[0]])
         other.seek(0)
         assert other.read() == b""

@@ -17,7 +17,7 @@ ENDS: dict[str, Any] = {"vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2, 
 SHAPE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, **ENDS}
 WIDE: dict[str, Any] = {**SHAPE, "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8}
 ENCODER: dict[str, Any] = {**SHAPE, "intermediate_size": 48}
-XLM: dict[str, Any] = {  # it hides its padding token, which is one of the first
+XLM: dict[str, Any] = {  # masks its padding token, which is one of the first tokens
     "emb_dim": 32,
     "n_layers": 2,
     "n_heads": 4,

@@ -50,9 +50,9 @@ def network(config: PretrainedConfig) -> ForeignModel:
         ("gpt2", EVERYTHING),
         ("qwen2", EVERYTHING),
         ("llama", EVERYTHING),
-        ("mamba", (True, False, True)),  # it has no attention
-        ("gemma2", (False, True, True)),  # it bends its logits after the head
-        ("opt", (True, True, False)),  # a layer computed again drops out others
+        ("mamba", (True, False, True)),  # has no attention
+        ("gemma2", (False, True, True)),  # caps its logits after the head
+        ("opt", (True, True, False)),  # a recomputed layer would draw another dropout
     ],
 )
 def test_abilities_are_found_out(name: str, able: tuple[bool, bool, bool]) -> None:

@@ -195,7 +195,7 @@ def test_a_padding_token_outside_of_the_vocabulary_is_left_out(kind: str, paddin
     path.write_text(json.dumps({"model_type": kind, **TRANSFORMER, **given}))
     config = config_of(path)
     assert config.pad_token_id == (padding if padding in (0, 5) else None)
-    build_counted(config, 10**8)  # no embedding can be made with one outside
+    build_counted(config, 10**8)  # torch rejects a padding token outside the vocabulary
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])

@@ -285,7 +285,7 @@ def test_one_end_does_not_wait_for_the_other_for_ever(run: Run) -> None:
         async with behind(speaking(leave), FrontLimits(linger_s=0.3)) as front:
             reader, writer = await front.greet()
             assert await reader.readexactly(3) == b"bye"
-            await until(lambda: len(front.table) == 0)  # though this caller never closes
+            await until(lambda: len(front.table) == 0)  # although this caller has not closed its connection
             writer.close()
 
     run(main())

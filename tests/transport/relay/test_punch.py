@@ -94,7 +94,7 @@ def test_a_refused_attempt_is_made_again(run: Run) -> None:
         async with relay("127.0.0.1") as port:
             one, other = await connected("127.0.0.1", port, 5.0), await connected("127.0.0.1", port, 5.0)
             early = asyncio.create_task(punched(one, "127.0.0.1", port_of(other), 10**6))
-            for _ in range(60):  # some refusals
+            for _ in range(60):  # time for some refused attempts
                 await asyncio.sleep(0)
             assert not early.done()
             async with listening(other) as came:

@@ -82,7 +82,7 @@ def test_an_address_is_an_ipv4_address_or_an_ipv6_home(seen_as: str, network: st
 def test_sixty_four_honest_peers_behind_one_address_are_within_every_limit() -> None:
     time = Time()
     limits = CallLimits(time)
-    for _ in range(2):  # they come, and come again after we restarted
+    for _ in range(2):  # they connect, and reconnect after our restart
         assert all(limits.enter_hello(HERE) == "" for _ in range(64))
         for _ in range(64):
             limits.leave_hello(HERE)
