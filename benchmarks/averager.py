@@ -1,5 +1,5 @@
-"""One of two processes that average a tensor with hivemind's `DecentralizedAverager` as it ships. It has a process of
-its own because it forks, and imports nothing of ours. Controlled by lines of JSON; see `benchmarks.exchange`.
+"""One of two processes that average a tensor with hivemind's `DecentralizedAverager` as it ships. It runs in its own
+process because it forks, and imports nothing of `peer`. `benchmarks.exchange` controls it with lines of JSON.
 
     {"elements": …, "codec": "none" or "float16", "initial_peers": […], "rank": 0 or 1}"""
 

@@ -1,7 +1,7 @@
-"""Swarms of up to a thousand real models in one process, played in stacks that fit into a core's cache.
+"""Swarms of up to a thousand real models in one process, computed in stacks that fit into a core's cache.
 
-The network is the product's, stacked (`benchmarks.stacked`), and the rules are those of `benchmarks.worth_runs`. A run
-that was interrupted goes on from its last save."""
+The network of all copies is `benchmarks.stacked`, and the rules are those of `benchmarks.worth_runs`. An interrupted
+run resumes from its last save."""
 
 from __future__ import annotations
 

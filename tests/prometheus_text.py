@@ -1,4 +1,4 @@
-"""A strict parser of Prometheus's text format 0.0.4: what it accepts, every scraper accepts."""
+"""A strict parser of Prometheus's text format 0.0.4. Every scraper accepts the texts that this parser accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error feedback: what a codec loses in one round is sent in a later one."""
+"""Error feedback: the part of an update that a codec drops in one round is sent in a later one."""
 
 from __future__ import annotations
 

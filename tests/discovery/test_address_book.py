@@ -1,4 +1,4 @@
-"""Addresses that DHT nodes send each other: whose reports count, and how many are kept."""
+"""Addresses that DHT nodes send each other: which nodes' reports count, and how many addresses are stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compose file: what the specification allows, and what we promise of it."""
+"""The compose file follows the Compose specification and our own promises about it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The commands that pages show, each with its line, and the output that follows them.
 
-Every line of a fenced block with the language `sh` is a command. `sh no-run REASON` says why a block is not executed.
-The block without a language right below shows the output."""
+Every line of a fenced block with the language `sh` is a command. `sh no-run REASON` says why a block is not executed. A
+block without a language right below a command block is its expected output."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A reader at a terminal: types the commands of one page in order, in a folder and homes of its own.
 
-`peer bootstrap` and `peer join` run on in the background, as in a second terminal. A page that starts no daemon of its
-own, or only those that the tiny swarm of all pages consists of, talks to that swarm. Commands of `peer` that need no
-shell run in this process, which has loaded their libraries already."""
+`peer bootstrap` and `peer join` continue in the background, as in a second terminal. All pages share one tiny swarm. A
+page uses it if it starts no daemon, or only daemons that this swarm already has. Commands of `peer` that need no shell
+run in this process, which has loaded their libraries already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every example runs and prints what it promises."""
+"""Every example runs and prints the output that its text announces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plays a game with the program's outer state and rules, in the smallest loop that decides what is due when."""
+"""Plays a game with the program's outer state and rules, in a minimal loop that decides when each action is due."""
 
 from __future__ import annotations
 

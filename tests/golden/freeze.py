@@ -1,5 +1,5 @@
-"""The golden files of all names that appear in data. `python -m tests.golden.freeze` compares those that need no swarm,
-`--write` writes all, and `--write NAME …` some of them.
+"""The golden files of all names that appear in data. `python -m tests.golden.freeze` compares the files that need no
+swarm. `--write` writes all files, and `--write NAME …` only the named ones.
 
 Names, types, units and order are frozen, because other versions of this program and other programs read them; sentences
 for people are not. A change of a frozen name needs a reason in the commit message."""

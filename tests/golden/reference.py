@@ -1,5 +1,6 @@
 """What every method computes, written down from the equations in float64 numpy: params, outer params and momentum of
-every replica after every inner step. Nothing here may import the program: an error would then show on neither side.
+every replica after every inner step. This module must not import the program, because an error in shared code would
+affect both sides and remain hidden.
 
 Time. Inner steps are t = 1..T. Round r is due after step floor(s * sync_every / P), where s is the number of slots of
 the rounds up to it, one each if they do not grow; its fragment is r mod P. There a replica's params are taken (the

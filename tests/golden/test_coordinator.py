@@ -1,6 +1,6 @@
 """The production coordinator, matching, exchange and outer state under the virtual clock against the equations: params,
-outer params and momentum of every replica after every inner step. Who met whom is read from the journals; every number
-is the reference's own."""
+outer params and momentum of every replica after every inner step. Only the pairs and groups are read from the journals.
+The reference computes every number itself."""
 
 from __future__ import annotations
 

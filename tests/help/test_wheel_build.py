@@ -1,4 +1,4 @@
-"""What a wheel will hold and be called, as far as it can be told without building one. `make wheel` builds it."""
+"""The content and the name of a wheel, as far as they are known without building one. `make wheel` builds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However `peer swarm` ends, none of its processes and files may remain."""
+"""When `peer swarm` ends, for whatever reason, none of its processes and files may remain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proven peers are kept across a restart."""
+"""Proven peers are remembered after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon's statements: fetched from others, refused and counted if invalid, kept across restarts."""
+"""A daemon's statements are fetched from others, refused and counted if invalid, and stored for the next start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The bits that the rules compute: each rounding, what is copied, and what is not changed."""
+"""The rules give exact bits: every operation is rounded, and the tests show which values are copied or left
+unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node and its router: when the router is asked, what the record then says, and what survives a restart."""
+"""A node and its router: when the node requests a port, what its record then contains, and what survives a restart."""
 
 from __future__ import annotations
 

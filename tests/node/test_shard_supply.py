@@ -1,4 +1,5 @@
-"""The shard supply: which shards it fetches, in which order, which files it protects, and what it answers."""
+"""The shard supply: which shards it fetches, in which order, which files it protects, and its answers to the
+trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stranger can put into a record or into a DHT node: only its own, complete and current record."""
+"""A stranger can store only its own, complete and current record, both with a peer and in a DHT node."""
 
 from __future__ import annotations
 

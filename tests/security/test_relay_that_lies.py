@@ -1,5 +1,5 @@
-"""A relay that reads, alters, drops or delays what it forwards, or mixes up two circuits: it learns nothing, changes
-nothing, and is given up."""
+"""A relay reads, alters, drops or delays the forwarded bytes, or mixes up two circuits. It must learn and change
+nothing, and peers must give it up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a partner may send when it resumes a broken swap, and what it gets."""
+"""Messages that a partner may send when it resumes a broken swap, and the answers to them."""
 
 from __future__ import annotations
 

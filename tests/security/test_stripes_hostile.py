@@ -1,4 +1,4 @@
-"""What a partner may do with the additional streams of a swap, and what strangers may."""
+"""The additional streams of a swap: what a partner is allowed to do with them, and what strangers are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cautions of a method are true for the tiny model: such a swarm ends no better than one that never exchanges."""
+"""The cautions about a method are true for the tiny model: such a swarm ends no better than one without exchanges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of a group that are absent for a moment, in virtual time: what it costs the others, and how they return."""
+"""Members of a group that are absent for a moment, in virtual time: the effect on the others, and the way back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs with a liar among them: what it sends moves no partner far, and honest partners are accepted as before."""
+"""Pairs with one liar: its params move no partner far, and honest partners are accepted as before."""
 
 from __future__ import annotations
 

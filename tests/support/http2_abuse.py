@@ -2,8 +2,8 @@
 
     python -m tests.support.http2_abuse '{"host": …, "port": …, "server": …, "run": …, "pid": …, …}'
 
-It speaks TLS and HTTP/2 by hand, so nothing of what it sends has to be allowed. See `Job` for its argument. For each
-play it prints one line of JSON: a `Played`."""
+It writes HTTP/2 frames by hand over TLS, because libraries would refuse to send invalid ones. See `Job` for its
+argument. For each play it prints one line of JSON: a `Played`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The real model and inner optimizer in virtual time: a simulated swarm with it learns what a real one learns, step for
-step, given the time a step takes. A step costs what it costs, so this is for small models and short runs.
+"""The real model and inner optimizer in virtual time: with a given duration of a step, a simulated swarm computes the
+same steps as a real one. Steps take real processor time, so use it for small models and short runs only.
 
 trainer = ModelTrainer(config_of(manifest, "peer 3"), layout, clock, step_seconds=0.1)
 await trainer.start(peer.trainer.models.llama.first_params(manifest.model, manifest.seed, layout), 0, None)"""

@@ -1,5 +1,5 @@
 """Recomputes every outer step of a simulated swarm from the peer's work and the values that it received, and compares
-the result bit by bit; and compares the received values with what the others sent.
+the result bit by bit. Also compares the received values with the values that the others sent.
 
 Received values are read where the peer's own parts pass them on (trainer, swap, group). A value that is corrupted after
 that point shows in the step, one that is corrupted before shows in the comparison with its sender."""

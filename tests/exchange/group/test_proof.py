@@ -1,5 +1,5 @@
-"""The proof of a false result: a difference in the last bit is enough to convict the owner, and nobody is convicted for
-what another peer did."""
+"""The proof of a false result. A difference in the last bit is enough to convict the owner, and no owner is convicted
+for the fault of another peer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A partner search in a flood of strangers: which peers are candidates, whose offers are accepted, and who comes
-first."""
+"""A partner search in a flood of strangers: which peers are candidates, which offers are accepted, and in which
+order."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A peer whose trainer has finished no step locks nobody, and a peer that sat a round out does not claim to swap in
-it."""
+"""A peer whose trainer has finished no step locks no partner, and does not claim to swap in a round without work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The acceptance of partners' params: what it has checked, journals and reports."""
+"""The acceptance of partners' params: which checks it makes, journals and reports."""
 
 from __future__ import annotations
 

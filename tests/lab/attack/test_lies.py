@@ -1,4 +1,4 @@
-"""Liars send what their kind of attack says, and lie only on the wire: their own state stays honest."""
+"""Liars send what their kind of attack defines. They lie only on the wire: their own state stays honest."""
 
 from __future__ import annotations
 

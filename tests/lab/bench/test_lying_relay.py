@@ -1,4 +1,4 @@
-"""The box in front of a relay spoils circuits only, and only when it is told to."""
+"""The box in front of a relay corrupts only circuits, and only after `begin`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study of the breakdown point: liars do as they say, and the bisection finds the point."""
+"""The study of the breakdown point: each attack sends the intended params, and the bisection finds the point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The study of large swarms of pairs: its stacks are those of the study of worth, and it goes on where it was."""
+"""The study of large swarms of pairs: its stacks compute the same as `benchmarks.worth_runs`, and an interrupted run
+resumes from its save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The warnings of `peer swarm` on a machine that is too small for so many peers."""
+"""The warnings of `peer swarm` on a machine that is too small for the requested number of peers."""
 
 from __future__ import annotations
 

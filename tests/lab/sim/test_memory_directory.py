@@ -1,4 +1,5 @@
-"""What the in-memory directory can do in addition to the real one: hide records, cut the swarm and heal it."""
+"""Abilities of the in-memory directory that the real one lacks: hiding records, partitioning the swarm and healing
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keeper of the operator's node: which states it keeps, and when it declares the run over."""
+"""The keeper of the operator's node: which states it stores, and when it declares the run over."""
 
 from __future__ import annotations
 

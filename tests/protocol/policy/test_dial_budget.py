@@ -1,4 +1,4 @@
-"""Addresses at which nobody answers are dialled seldom, however many keys name them."""
+"""Addresses that do not answer are dialled seldom, however many keys name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers that did not answer are asked last for a while, and do not count as contacts."""
+"""Peers that did not answer are called last for a while, and do not count as contacts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of which relays a closed peer keeps, asks and gives up."""
+"""A closed peer's choice of relays: which relays it reserves, tries and gives up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inspection of HTTP/2: what gRPC's own client and server send passes, and what they never send does not."""
+"""Inspection of HTTP/2: everything that gRPC's own client and server send passes, and nothing else does."""
 
 from __future__ import annotations
 

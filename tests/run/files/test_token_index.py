@@ -1,4 +1,4 @@
-"""The index of token shards: its exact bytes, and what is refused."""
+"""The index of token shards: its exact bytes, and which indexes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that answer with HTTP/2 that none of ours sends: gRPC's client receives none of it.
+"""Servers answer with HTTP/2 that no server of ours sends. None of it may reach gRPC's client.
 
 Ten servers in one process play each variant at the speed of loopback, before and after they answered our Hello.
 `HTTP2_ABUSE=50 make attack` also plays fifty of the clients' variants, drawn by `HTTP2_ABUSE_SEED`."""

@@ -1,4 +1,4 @@
-"""Strangers that use TLS and HTTP/2 as no gRPC client does, against a real server: none of it reaches gRPC."""
+"""Strangers use TLS and HTTP/2 against a real server in ways that no gRPC client does. None of it may reach gRPC."""
 
 from __future__ import annotations
 

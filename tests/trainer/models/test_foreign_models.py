@@ -1,4 +1,4 @@
-"""Models of transformers that are bound to a flat vector compute the same as those that the library makes."""
+"""Models of transformers compute the same after they are bound to a flat vector as the library's own models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The longest window that a model takes is found by trying it out, even if its config says something else."""
+"""The longest window of a model is found by trying, even if the config states another length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number and the choice of a probe's windows, and the reason that is given where there are none."""
+"""The number and the choice of a probe's windows, and the reason that is reported if there are none."""
 
 from __future__ import annotations
 

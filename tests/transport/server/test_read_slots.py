@@ -1,4 +1,4 @@
-"""Only a few callers are read from at a time, and no caller can keep the slots."""
+"""The server reads from only a few callers at a time, and no caller can occupy a slot for long."""
 
 from __future__ import annotations
 
