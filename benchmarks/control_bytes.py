@@ -39,7 +39,7 @@ PACE = ("--step-seconds", "5", "--plain", "--yes")
 ABOUT = Benchmark(
     "control_bytes",
     "How many bytes does a peer send and receive apart from its payloads?",
-    "bounds: 50 MB a peer and day at rounds of 300 s; a newcomer is known within 30 s",
+    "at most 50 MB a peer and day with rounds of 300 s, and that others know a newcomer within 30 s",
     smallest="--peers 2 --rounds 1",
     needs=("namespaces",),
     is_long=True,

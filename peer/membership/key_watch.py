@@ -89,7 +89,7 @@ class KeyWatch:
             if len(self._tried) >= MAX_STARTS:
                 self._tried.clear()
             self._tried[hint.start] = hint.issued_at
-            with contextlib.suppress(ExchangeError):  # it is gone or not reachable; another peer may bring its claim
+            with contextlib.suppress(ExchangeError):  # the rival cannot be reached; other peers may repeat the hint
                 await self._greet(hint, GREET_S)
             self.ensure_alone()
             await self._stopped.wait_for(PAUSE_S)

@@ -58,7 +58,7 @@ class TrainerConfig(BaseModel):
     low_priority: bool = False
     """Whether the trainer yields the processor to other programs."""
     step_seconds: Annotated[float, Field(ge=0, le=1e5)] = 0.0
-    """Least seconds of an inner step together with the rest after it."""
+    """Minimum duration of an inner step, in seconds. The trainer pauses after a step that was faster."""
     micro_batch: Annotated[int, Field(ge=1, le=2**16)] | None = None
     """Windows that go through the model at once. None: as many as fit into memory."""
     activation_bytes: Annotated[int, Field(ge=0)] | None = None

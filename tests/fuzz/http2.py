@@ -59,7 +59,7 @@ def in_pieces(raw: bytes) -> list[bytes]:
 
 
 def frames_of(passed: bytes, preface: bytes = PREFACE) -> list[Frame]:
-    """Parse the bytes that passed with `hyperframe`. The last DATA frame may be incomplete."""
+    """Parse with `hyperframe` the bytes that the front let through. The last DATA frame may be incomplete."""
     assert preface.startswith(passed[: len(preface)])
     frames, pos = list[Frame](), len(preface)
     while pos < len(passed):

@@ -412,7 +412,7 @@ class Attacker:
         self.sent = 0
 
     async def play(self, until: float) -> None:
-        """Open connections one after the other, as each is ended, until the time is over."""
+        """Open one connection at a time, and a new one whenever it ends, until `until` (`time.monotonic`)."""
         while time.monotonic() < until:
             with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError, ssl.SSLError):
                 async with asyncio.timeout(until - time.monotonic()):

@@ -134,7 +134,8 @@ class PairSwap:
         measured, watched = MeasuredSource(source, self._clock.now), _Watched(sink, self._clock)
         partner, key, first = terms.partner, replace(terms.key, part=part), part == 0
         told = self._own_timings(key) if first else None
-        # a partner sends this part only after it has received all of our last part, which may be later than we got its
+        # A partner sends this part after it has received all of our previous part. On a slow uplink that is later than
+        # the moment at which we received its previous part, so the start of this part may have to wait.
         start_s = START_S + (terms.wait_s if first else TRANSFER_SLACK_S)
         nbytes, slack_s = max(sink.nbytes, source.nbytes), TRANSFER_SLACK_S
         budget_s = self.budget_s(partner.peer_id, nbytes, terms.relayed)

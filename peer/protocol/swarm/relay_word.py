@@ -3,8 +3,8 @@
 Nobody can call a closed peer, so nobody can verify the address in its record. Its relays see the address: the
 reservation is a connection that the peer opened. So a relay signs the address block that it sees, and the peer puts the
 attestation into its record. The attestation of an operator's node is believed. Any other relay may cooperate with a
-thousand fresh keys, so all peers that it attests share a few places: more if the relay is proven. The module is
-pure."""
+thousand fresh keys. So all peers that one relay attests share a few of the slots that strangers have among a round's
+candidates (`peer.protocol.pair.address_quota`), and more of them if the relay is proven. The module is pure."""
 
 from __future__ import annotations
 

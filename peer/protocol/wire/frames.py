@@ -33,8 +33,9 @@ MAX_CHUNK = 9 * 2**16
 Over a long path, no more than one message and the window before it are sent per round trip. A receiver has one message
 in memory for each call that it reads from, also of hostile ones (`peer.transport.server.read_slots` limits these)."""
 USUAL_CHUNK = 5 * 2**16
-"""Maximum bytes of a chunk for a reader that gave no limit. As much may be sent ahead of a reader
-(`peer.transport.client.connections`). When a stream breaks, that and the current chunk are sent again."""
+"""Maximum bytes of a chunk for a reader that gave no limit. A sender may be this many
+bytes ahead of a reader (`peer.transport.client.channels`). When a stream breaks, they are sent again, and so is the
+chunk that was under way."""
 LEAST_TOLD = 2**17
 """Minimum limit in bytes that a reader may give. A smaller one is ignored."""
 MAX_OPEN = 4096
