@@ -1,7 +1,7 @@
 """Does a member ever refuse an honest owner's result, or an owner leave out an honest contributor?
 
 Promise 11: one liar of eight costs the honest at most 2 % of loss. Members refuse a shard's result that cannot be a
-mean, as far as each can tell (`peer.protocol.group.plausibility`). An honest owner's result must never be refused,
+mean, as far as each can verify (`peer.protocol.group.plausibility`). An honest owner's result must never be refused,
 because the member would then lack the group's state for a round. An owner leaves out a contributor whose contribution
 points against the others (`peer.protocol.group.contributor_judge`). An honest contributor must never be left out.
 Bound: no honest result is refused and no honest contributor is left out. Three minutes a row.

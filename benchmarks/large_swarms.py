@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.stacked import StackedTrainer, losses_of
-from benchmarks.worth_runs import CONTEXT, DDP, EVAL_WINDOWS, Batches, Peers, WorthRun
+from benchmarks.worth_runs import CONTEXT, DDP, EVAL_WINDOWS, Batches, Peers, WorthRun, rounded
 from peer.outer.robust_mean import weighted_mean
 from peer.outer.state import OuterState
 from peer.outer.values import MeanGradient
@@ -311,7 +311,3 @@ def outcome(
 def losses_of_all(model: LlamaSection, params: Tensor, holdout: Tensor) -> list[float]:
     """Return the loss of each row of `params`, one stack after another."""
     return [loss for part in torch.split(params, ROWS) for loss in losses_of(model, part, holdout)]
-
-
-def rounded(value: float) -> float | None:
-    return round(value, 6) if math.isfinite(value) else None

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.large_swarms import MakeSwarm, Record, Swarm, rounded
+from benchmarks.large_swarms import MakeSwarm, Record, Swarm
 from benchmarks.stacked import StackedLlama
-from benchmarks.worth_runs import CONTEXT, WorthRun
+from benchmarks.worth_runs import CONTEXT, WorthRun, rounded
 from peer.errors import BadPayload
 from peer.exchange.pair.acceptance import CHECK, CLIP, FINITE
 from peer.exchange.pair.clipping import distance, shorten

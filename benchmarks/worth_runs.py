@@ -262,22 +262,23 @@ def _outcome(swarm: Peers, holdout: Tensor) -> dict[str, Any]:
     own = losses_of(MODEL, rows, holdout)
     late_own = losses_of(MODEL, late[: len(rows)], holdout)
     found: dict[str, Any] = {
-        "loss": _rounded(sum(own) / len(own)),
-        "worst": _rounded(max(own)),
-        "soup": _rounded(losses_of(MODEL, mean, holdout)[0]),
-        "late": _rounded(sum(late_own) / len(late_own)),
-        "late_soup": _rounded(losses_of(MODEL, late.mean(0, keepdim=True), holdout)[0]),
-        "spread": _rounded(float((swarm.params - mean).norm(dim=1).mean() / mean.norm())),
+        "loss": rounded(sum(own) / len(own)),
+        "worst": rounded(max(own)),
+        "soup": rounded(losses_of(MODEL, mean, holdout)[0]),
+        "late": rounded(sum(late_own) / len(late_own)),
+        "late_soup": rounded(losses_of(MODEL, late.mean(0, keepdim=True), holdout)[0]),
+        "spread": rounded(float((swarm.params - mean).norm(dim=1).mean() / mean.norm())),
         "exchanges": len(swarm.run.exchanges),
     }
     if swarm.noise:
         quarters = [swarm.noise[len(swarm.noise) * at // 4 : len(swarm.noise) * (at + 1) // 4] for at in range(4)]
         sums = [np.sum(quarter, axis=0) for quarter in quarters]
-        found["noise_scale"] = [_rounded(float(variance / squared)) for squared, variance in sums]
+        found["noise_scale"] = [rounded(float(variance / squared)) for squared, variance in sums]
     return found
 
 
-def _rounded(value: float) -> float | None:
+def rounded(value: float) -> float | None:
+    """Return the value as it is in a record. None: it is not finite, which JSON cannot hold."""
     return round(value, 6) if math.isfinite(value) else None
 
 

@@ -32,11 +32,11 @@ NO_LOSS = (
     "not checked. With peer.join(..., loss=...) they are"
 )
 NO_MEMORY = "the memory of this device has no room for the run's network beside the loop"
-"""Reasons why there are no losses, for a person."""
+"""Reasons, for a person, why params cannot be evaluated."""
 
 
 class Judging:
-    """The judge of one loop, chosen anew for each daemon, and its answers to the daemon's orders."""
+    """Evaluates params for the daemon's orders, with a judge that is chosen again whenever a daemon attaches."""
 
     def __init__(
         self,

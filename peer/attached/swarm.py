@@ -372,7 +372,7 @@ class Swarm:
 
     @property
     def phase(self) -> str:
-        """What the daemon does now, or the error that ended it, for a person."""
+        """The daemon's present activity, or the error that ended it, for a person."""
         return self._trainer.daemon_phase if self._trainer.error is None else self._trainer.error.found
 
     @property

@@ -183,7 +183,7 @@ class Program:
             self.found["params"] = torch.equal(flat(self.model), params)
             self.found["run"] = bool((flat(self.model) == 0.03).all())
             if (file := self.folder / f"optimizer-{self.rank}.pt").exists():
-                before = torch.load(file, weights_only=False)["state"]  # our own file
+                before = torch.load(file, weights_only=False)["state"]  # our own file: not only tensors
                 now = self.optimizer.state_dict()["state"]
                 self.found["optimizer"] = before.keys() == now.keys() and all(
                     torch.equal(parts(before[index][name]), parts(now[index][name]))
