@@ -50,7 +50,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--rows", type=FILE, help="Write the rounds of every peer into this file (.csv or .parquet).")
 @log_to
 @click.option("--virtual", is_flag=True, help="In virtual time, with a tiny model that learns.")
-@click.option("--link", default="cable", show_default=True, help="--virtual: of each peer, as in peer simulate.")
+@click.option("--link", default="cable", show_default=True, help="--virtual: as in peer simulate.")
 @click.option("--churn", type=float, default=0.0, show_default=True, help="--virtual: kills a peer and hour.")
 @click.option("--speeds", type=float, default=1.0, show_default=True, help="--virtual: fastest peer over slowest.")
 @click.option("--step-seconds", type=float, default=1.0, show_default=True, help="--virtual: of the slowest peer.")

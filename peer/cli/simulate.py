@@ -37,7 +37,8 @@ BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
     "--link",
     default="cable",
     show_default=True,
-    help="home, fibre, cable, dsl, lte, datacentre, transatlantic, full, lan.",
+    help="Link of all peers (home, fibre, cable, dsl, lte, datacentre, transatlantic, full, lan), or a table of home "
+    "lines from which each peer draws its own: us-2022, uk-2023 or a CSV file.",
 )
 @click.option(
     "--churn", type=float, default=0.0, show_default=True, help="Kills a peer and hour. Each killed peer returns."

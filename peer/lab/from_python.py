@@ -64,7 +64,8 @@ def simulate(preset: str = "gossip", *, peers: int = 16, hours: float = 2.0, **o
         preset: The synchronization method; `peer help presets` lists them.
         peers: Number of peers in the swarm.
         hours: Simulated hours.
-        options: Further options of the command, such as `link="home"`, `churn=0.5` or `trainer="tiny"`, which learns.
+        options: Further options of the command, such as `link="us-2022"`, `churn=0.5` or `trainer="tiny"`, which
+            learns.
 
     Raises the PeerError that ended the command."""
     return _run("simulate", (), {"preset": preset, "peers": peers, "hours": hours, **options})

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from peer.lab.orders import unmet_lines
+from peer.lab.sim.drawn_values import DrawnValues
 from peer.lab.sim.machine import SimulatedPeer
 from peer.lab.sim.participation import participation_of
 from peer.lab.sim.swarm import SimulatedSwarm
@@ -64,6 +65,8 @@ class Report:
     """Bytes that a relay carried for others, per relay and hour. None: there were no relays."""
     faults: dict[str, int]
     seconds_to_simulate: float
+    drawn: list[DrawnValues] = field(default_factory=list)
+    """What the peers drew from distributions, such as their links."""
     orders: list[dict[str, Any]] = field(default_factory=list)
     """The requested settings, and whether each had an effect (`peer.lab.orders`)."""
 
@@ -188,6 +191,7 @@ def report_text(report: Report) -> str:
         *([] if report.relayed_bytes_per_relay_hour is None else [("paths", _paths(report))]),
         *([] if report.truths is None else [("truths", f"{report.truths} (the most states after one exchange)")]),
         ("ledger", balance),
+        *(line for drawn in report.drawn for line in drawn.lines()),
         ("faults", ", ".join(f"{count} {kind}" for kind, count in sorted(report.faults.items())) or "none"),
         ("simulated in", f"{report.seconds_to_simulate:.1f} s"),
     ]

@@ -14,7 +14,7 @@ from peer.exchange.build import MakeStrategy
 from peer.lab.orders import Orders
 from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.faults import Fault
-from peer.lab.sim.links import profile
+from peer.lab.sim.home_lines import home_lines
 from peer.lab.sim.nat import nat_named
 from peer.lab.sim.report import Report, report_of
 from peer.lab.sim.setting import ClosedHomes, MakeTrainer, SwarmSetting, SwarmWorld, layout_of
@@ -52,6 +52,7 @@ class SimulationSettings:
     """TOML text of a manifest. Used: [sync], the seed, and the learning rate schedule where rounds grow."""
     hours: float
     link: str = "cable"
+    """A profile of all peers, or a table from which each peer draws its link (`peer.lab.sim.home_lines`)."""
     churn: float = 0.0
     """Departures per peer and hour. A departed peer returns after a while, with or without its checkpoint."""
     speeds: float = 1.0
@@ -105,7 +106,8 @@ def simulate(
     _check(settings)
     numbers = roles.numbers or tuple(range(settings.peers))
     manifest = parse_manifest(settings.manifest.encode())
-    method, link = resolve(manifest.sync), profile(settings.link)
+    method, lines = resolve(manifest.sync), home_lines(settings.link)
+    links = list(lines.links(manifest.seed, numbers).values())
     layout, make = _trainers(settings, method, manifest.seed, roles.poisoned)
     first = first_params(manifest.seed, layout) if settings.trainer == "tiny" else None
     slots = _slots(settings, method)
@@ -130,7 +132,7 @@ def simulate(
                 first=first,
             ),
             SwarmWorld(
-                links=link,
+                links=dict(enumerate(links)),
                 stops=False,
                 weight=_wire_parameters(settings, layout) / layout.elements,
                 closed=_draw_closed_homes(settings, manifest.seed, len(numbers)),
@@ -144,7 +146,8 @@ def simulate(
 
     swarm = run_virtual(main())
     report = report_of(swarm, settings.hours, time.monotonic() - began, learns=settings.trainer != "fake")
-    return replace(report, orders=_orders(settings, swarm, rounds, roles).to_json())
+    drawn = [one for one in (lines.drawn(links),) if one is not None]
+    return replace(report, drawn=drawn, orders=_orders(settings, swarm, rounds, roles).to_json())
 
 
 def _orders(settings: SimulationSettings, swarm: SimulatedSwarm, rounds: int, roles: SimulationRoles) -> Orders:
