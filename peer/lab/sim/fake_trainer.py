@@ -12,6 +12,13 @@ from peer.ports.trainer import Evaluation
 from peer.protocol.model.layout import Layout
 
 
+def first_params(seed: int, layout: Layout) -> torch.Tensor:
+    """Return the first outer_params of a run: seeded noise of deviation 1, flat fp32. As in a real model, and unlike
+    from zeros, a round changes the params by a small part of their size, so that the lattice codec decodes almost every
+    block without a request."""
+    return torch.randn(layout.elements, generator=torch.Generator().manual_seed(seed))
+
+
 class FakeTrainer(VirtualTrainer):
     """A trainer whose steps add seeded noise to the parameters. Cheap enough to simulate large swarms for days.
 

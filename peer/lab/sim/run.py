@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from peer.errors import UsageError
 from peer.exchange.build import MakeStrategy
 from peer.lab.orders import Orders
+from peer.lab.sim import fake_trainer, tiny_model
 from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.faults import Fault
 from peer.lab.sim.home_lines import home_lines
@@ -19,7 +20,7 @@ from peer.lab.sim.nat import nat_named
 from peer.lab.sim.report import Report, report_of
 from peer.lab.sim.setting import ClosedHomes, MakeTrainer, SwarmSetting, SwarmWorld, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
-from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params, other_targets
+from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, other_targets
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.methods.method import Method
@@ -109,7 +110,7 @@ def simulate(
     method, lines = resolve(manifest.sync), home_lines(settings.link)
     links = list(lines.links(manifest.seed, numbers).values())
     layout, make = _trainers(settings, method, manifest.seed, roles.poisoned)
-    first = first_params(manifest.seed, layout) if settings.trainer == "tiny" else None
+    first_params = tiny_model.first_params if settings.trainer == "tiny" else fake_trainer.first_params
     slots = _slots(settings, method)
     departures = churn_plan(manifest.seed, len(numbers), settings.hours * 3600, settings.churn)
     if settings.churn and not departures:
@@ -129,7 +130,7 @@ def simulate(
                 seed=manifest.seed,
                 layout=layout,
                 eval_every=settings.eval_every or max(1, round(rounds / settings.hours / 4)),
-                first=first,
+                first=first_params(manifest.seed, layout),
             ),
             SwarmWorld(
                 links=dict(enumerate(links)),

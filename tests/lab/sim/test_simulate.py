@@ -9,7 +9,9 @@ from click.testing import CliRunner
 
 from peer.cli.compare import command as compare
 from peer.cli.simulate import command
+from peer.codec.lattice.codec import Modulo
 from peer.errors import OrdersNotCarriedOut, UsageError
+from peer.lab.sim.run import FAKE_ELEMENTS
 from tests.support.seeds import nightly
 
 
@@ -40,6 +42,13 @@ def test_a_group_holds_one_truth(preset: str) -> None:
     assert report["ledger_imbalance"] == 0
     assert report["exchanged"] == report["due"]
     assert report["spread"] == 0
+
+
+def test_partners_of_the_fake_trainer_are_close_enough_for_the_lattice_codec() -> None:
+    report = json.loads(run("--peers", "4", "--hours", "1", "--preset", "gossip", "--sync-every", "300", "--json"))
+    payload = Modulo(7).nbytes(FAKE_ELEMENTS)
+    assert report["exchanged"] == 4 * 12
+    assert report["up_bytes_per_peer_hour"] < 1.1 * 12 * payload, "hardly a block is requested"
 
 
 def test_the_tiny_trainer_learns() -> None:
