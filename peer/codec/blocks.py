@@ -23,6 +23,12 @@ BLOCK = 128
 """Elements that share a scale."""
 
 
+def in_blocks(values: Tensor) -> Tensor:
+    """Return flat values as rows of `BLOCK` elements: a view, or a copy padded with zeros if the last row is short."""
+    missing = -values.numel() % BLOCK
+    return (pad(values, (0, missing)) if missing else values).view(-1, BLOCK)
+
+
 class Levels(Protocol):
     """The quantization levels of a block codec: maps ratios in [-1, 1] (fp32) to codes (uint8, below 2**bits) and back.
     Tensors have any shape."""
@@ -113,7 +119,7 @@ class Blocks(InTorch):
         return -(-elements * self._levels.bits // 8)
 
     def _encode_tile(self, values: Tensor) -> bytes:
-        blocks = pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
+        blocks = in_blocks(values)
         scales = blocks.abs().amax(1)
         ratios = blocks / torch.where(scales > 0, scales, 1.0).unsqueeze(1)
         codes = self._levels.codes(ratios).view(-1)[: len(values)]
@@ -125,7 +131,7 @@ class Blocks(InTorch):
         check_scales(self.name, scales)
         codes = (packed if self._levels.bits == 8 else _split(packed))[: len(into)]
         ratios = self._levels.ratios(codes)
-        blocks = pad(ratios, (0, -len(into) % BLOCK)).view(-1, BLOCK) * scales.unsqueeze(1)
+        blocks = in_blocks(ratios) * scales.unsqueeze(1)
         into.copy_(blocks.view(-1)[: len(into)])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Protocol
 
@@ -117,8 +118,8 @@ def finite(values: Tensor) -> bool:
     """Return whether no element is NaN or infinite. Allocates no temporary of the tensor's size."""
     if values.numel() == 0:
         return True
-    low, high = torch.aminmax(values)
-    return bool(low.isfinite()) and bool(high.isfinite())
+    low, high = torch.aminmax(values)  # NaN if any element is
+    return math.isfinite(low) and math.isfinite(high)
 
 
 def to_bytes(values: Tensor) -> bytes:

@@ -8,6 +8,7 @@ elements."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -76,5 +77,5 @@ def all_finite(values: Tensor) -> bool:
 
     if values.numel() == 0:
         return True
-    low, high = torch.aminmax(values)
-    return bool(torch.isfinite(low) and torch.isfinite(high))
+    low, high = torch.aminmax(values)  # NaN if any element is
+    return math.isfinite(low) and math.isfinite(high)

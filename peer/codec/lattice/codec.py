@@ -27,9 +27,8 @@ import numpy as np
 import torch
 from blake3 import blake3
 from torch import Tensor
-from torch.nn.functional import pad
 
-from peer.codec.blocks import BLOCK, check_scales
+from peer.codec.blocks import BLOCK, check_scales, in_blocks
 from peer.codec.plain import TILE, Payload, finite, from_bytes, to_bytes
 from peer.codec.stream import Flat
 from peer.codes import Code
@@ -81,17 +80,17 @@ class Modulo:
     def encode_heads(self, values: Flat, spreads: Tensor) -> bytes:
         """Encode the first part of a payload, the steps and checksums. `spreads`: one per block."""
         assert finite(spreads)
-        assert not bool((spreads < 0).any())
+        assert not spreads.numel() or spreads.min() >= 0
         steps, checks = (torch.empty(len(spreads), dtype=kind) for kind in (torch.bfloat16, torch.int16))
         for start in range(0, values.numel(), TILE):
-            blocks, rows = _in_blocks(values[start : min(start + TILE, values.numel())]), rows_at(start)
+            blocks, rows = in_blocks(values[start : min(start + TILE, values.numel())]), rows_at(start)
             steps[rows] = self._steps(blocks, spreads[rows])
             checks[rows] = _check(_integers(blocks, steps[rows]) >> self.bits)
         return to_bytes(steps) + to_bytes(checks)
 
     def encode_lows(self, values: Tensor, steps: Tensor) -> bytes:
         """Encode the low bits of a tile, which follow the heads in a payload. `steps`: one per block of the tile."""
-        return self._join(_integers(_in_blocks(values), steps).view(-1)[: values.numel()])
+        return self._join(_integers(in_blocks(values), steps).view(-1)[: values.numel()])
 
     def steps_of(self, payload: Payload, elements: int) -> Tensor:
         """Return the steps (fp32, one per block) of a payload that this peer encoded, or of its heads alone."""
@@ -122,10 +121,12 @@ class Modulo:
 
     def decode_tile(self, own: Tensor, lows: Tensor, steps: Tensor, checks: Tensor, values: Tensor) -> Tensor:
         """Decode one tile, as `decode_into`. `lows`: its low parts from `read_lows`, in complete blocks."""
-        near = _in_blocks(own)
+        near = in_blocks(own)
         highs = self._nearest(near, lows, steps)
         failed = (_check(highs) != checks) & (steps > 0)
-        found = torch.where(failed.unsqueeze(1), near, self._values(highs, lows, steps))
+        found = self._values(highs, lows, steps)
+        if bool(failed.any()):
+            found[failed] = near[failed]
         values.copy_(found.view(-1)[: len(values)])
         return failed
 
@@ -138,7 +139,7 @@ class Modulo:
         steps = self.steps_of(payload, values.numel())
         answer = []
         for rows, chosen in tiles_with(wanted):
-            blocks = _in_blocks(values[rows.start * BLOCK : min(rows.stop * BLOCK, values.numel())])[chosen]
+            blocks = in_blocks(values[rows.start * BLOCK : min(rows.stop * BLOCK, values.numel())])[chosen]
             highs = _integers(blocks, steps[rows][chosen]) >> self.bits
             answer.append(to_bytes(highs.to(torch.int8)))
         return b"".join(answer)
@@ -166,7 +167,7 @@ class Modulo:
             if bool((_check(highs) != checks[rows][chosen]).any()):
                 raise BadPayload(Code.CHECK, f"{self.name}: a block was answered that is not the one sent")
             tile = values[rows.start * BLOCK : rows.stop * BLOCK]
-            blocks = _in_blocks(tile)
+            blocks = in_blocks(tile)
             blocks[chosen] = self._values(highs, lows(rows, chosen), steps[rows][chosen])
             tile.copy_(blocks.view(-1)[: len(tile)])
             at += size
@@ -217,7 +218,7 @@ class Modulo:
         bits = np.unpackbits(packed, count=elements * self.bits, bitorder="little").reshape(-1, self.bits)
         whole = np.zeros((elements, 8), np.uint8)  # packing rows of eight as one is several times faster
         whole[:, : self.bits] = bits
-        return _in_blocks(torch.from_numpy(np.packbits(whole.reshape(-1), bitorder="little")))
+        return in_blocks(torch.from_numpy(np.packbits(whole.reshape(-1), bitorder="little")))
 
 
 def count_blocks(elements: int) -> int:
@@ -247,12 +248,8 @@ def decode_request(request: Payload, elements: int) -> Tensor:
     return torch.from_numpy(bits[:blocks].astype(np.bool_))
 
 
-def _in_blocks(values: Tensor) -> Tensor:
-    return pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
-
-
 def _divisors(steps: Tensor) -> Tensor:
-    return torch.where(steps > 0, steps, 1.0).unsqueeze(1)
+    return steps.masked_fill(steps == 0, 1.0).unsqueeze(1)
 
 
 def _integers(blocks: Tensor, steps: Tensor) -> Tensor:

@@ -11,9 +11,8 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from peer.codec.blocks import BLOCK
+from peer.codec.blocks import BLOCK, in_blocks
 from peer.codec.lattice.codec import count_blocks, rows_at
 from peer.codec.plain import TILE
 from peer.codec.stream import Flat
@@ -29,25 +28,29 @@ coarsen the steps of the next exchanges."""
 
 
 class Distance:
-    """The distance estimate of one fragment. Values are flat fp32 of the fragment's length; spreads and rms have one
-    number per block. The estimate is in memory only and after a restart begins with the own update."""
+    """The distance estimate of one fragment. Values are flat fp32 of the fragment's length; distances and spreads have
+    one number per block. The estimate is in memory only and after a restart begins with the own update.
+
+    In each exchange: `expected`, then the spread from it, and after the exchange `learn`."""
 
     def __init__(self) -> None:
         self._seen: Tensor | None = None
 
-    def spread(self, params: Flat, outer_params: Tensor) -> Tensor:
-        """Return the spread for `Modulo.encode` of these params."""
-        return self._expected(params, outer_params).mul_(FACTOR)
-
-    def learn(self, own: Flat, partner: Tensor, outer_params: Tensor) -> None:
-        """Update the estimate after an exchange, before the outer step. `partner`: the partner's params as decoded."""
-        most = self._expected(own, outer_params).mul_(GROWTH)
-        seen = rms_apart(own, partner).minimum(most)
-        self._seen = seen if self._seen is None else seen.maximum(KEPT * self._seen)
-
-    def _expected(self, params: Flat, outer_params: Tensor) -> Tensor:
+    def expected(self, params: Flat, outer_params: Tensor) -> Tensor:
+        """Return the expected rms distance of the next partner's params from these."""
         independent = rms_apart(params, outer_params).mul_(math.sqrt(2))
         return independent if self._seen is None else independent.maximum(self._seen)
+
+    def learn(self, own: Flat, partner: Tensor, expected: Tensor) -> None:
+        """Update the estimate after an exchange. `partner`: the partner's params as decoded. `expected`: the distances
+        that `expected` returned before the exchange."""
+        seen = rms_apart(own, partner).minimum(GROWTH * expected)
+        self._seen = seen if self._seen is None else seen.maximum(KEPT * self._seen)
+
+
+def spread_of(expected: Tensor) -> Tensor:
+    """Return the spread for `Modulo.encode` of params whose distance to the partner's is `expected`."""
+    return FACTOR * expected
 
 
 def rms_apart(a: Flat, b: Flat) -> Tensor:
@@ -65,8 +68,7 @@ def rms_apart(a: Flat, b: Flat) -> Tensor:
 
 
 def _rms(apart: Tensor) -> Tensor:
-    blocks = pad(apart, (0, -len(apart) % BLOCK)).view(-1, BLOCK)
-    rms = blocks.square().mean(1).sqrt_()
-    if len(apart) % BLOCK:
-        rms[-1] *= math.sqrt(BLOCK / (len(apart) % BLOCK))
+    rms = in_blocks(apart).square().mean(1).sqrt_()
+    if last := apart.numel() % BLOCK:
+        rms[-1] *= math.sqrt(BLOCK / last)
     return rms.clamp_(max=torch.finfo(torch.float32).max)

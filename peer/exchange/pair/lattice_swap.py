@@ -17,7 +17,7 @@ from peer.aio.tasks import uninterrupted
 from peer.aio.threads import Offload
 from peer.codec.blocks import BLOCK
 from peer.codec.lattice.codec import Modulo, decode_request, encode_request
-from peer.codec.lattice.spread import Distance
+from peer.codec.lattice.spread import Distance, spread_of
 from peer.codec.lattice.stream import ModuloDecoding, ModuloEncoding
 from peer.codec.stream import Flat
 from peer.protocol.wire.payload import BufferSink, BytesSource, Sink, Source
@@ -48,8 +48,8 @@ class LatticeSwap:
         no thread writes to `into` any more."""
         codec, offload, sent = self.codec, self._offload, own if sent is None else sent
         distance = self._distances.setdefault(fragment, Distance())
-        spread: Tensor = await offload(partial(distance.spread, own, outer))
-        heads: bytes = await offload(partial(codec.encode_heads, sent, spread))
+        expected: Tensor = await offload(partial(distance.expected, own, outer))
+        heads: bytes = await offload(partial(codec.encode_heads, sent, spread_of(expected)))
         theirs = ModuloDecoding(codec, own, into)
         await _swap_and_close(swap, ModuloEncoding(codec, sent, heads), theirs)
         failed, request = theirs.failed, encode_request(theirs.failed)
@@ -58,7 +58,7 @@ class LatticeSwap:
             answer: bytes = await offload(partial(codec.encode_blocks, sent, heads, wanted))
             answered = await _sent(swap, 2, answer, BLOCK * int(failed.sum()))
             await uninterrupted(offload(partial(theirs.complete, answered)))
-        await offload(partial(distance.learn, own, into, outer))
+        await offload(partial(distance.learn, own, into, expected))
 
 
 async def _swap_and_close(swap: Swap, ours: ModuloEncoding, theirs: ModuloDecoding) -> None:
