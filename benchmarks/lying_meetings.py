@@ -177,7 +177,7 @@ class HonestPairs(Swarm):
 
     def _avoid(self, one: int, other: int) -> bool:
         return any(
-            mine < len(self._memories) and self._memories[mine].last_choices.includes(str(theirs), self.round)
+            mine < len(self._memories) and str(theirs) in self._memories[mine].last_choices.in_round(self.round)
             for mine, theirs in ((one, other), (other, one))
         )
 

@@ -10,7 +10,6 @@ Use `asyncio.Event` where a task waits without a limit, and `asyncio.timeout` wh
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable
 from typing import TypeVar
 
@@ -19,20 +18,59 @@ from peer.aio.tasks import race
 T = TypeVar("T")
 
 
-class Signal(asyncio.Event):
+class Signal:
     """Event whose `wait_for` returns after a limited time. It stays set until it is cleared."""
+
+    __slots__ = ("_set", "_waiters")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        for waiter in self._waiters:
+            _wake(waiter)
+
+    def clear(self) -> None:
+        self._set = False
+
+    async def wait(self) -> None:
+        """Wait until the event is set."""
+        if not self._set:
+            await self._woken(asyncio.get_running_loop().create_future())
 
     async def wait_for(self, seconds: float) -> bool:
         """Wait until the event is set, at most `seconds`. Return whether it is set.
 
         If the event is already set, the call returns at once. Otherwise the event loop runs other tasks at least
         once."""
-        if self.is_set():
+        if self._set:
             return True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(seconds, 0.0)):
-                await self.wait()
-        return self.is_set()
+        # A timer that wakes the waiter costs a fraction of `asyncio.timeout`, which cancels the task.
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        timer = loop.call_later(max(seconds, 0.0), _wake, waiter)
+        try:
+            await self._woken(waiter)
+        finally:
+            timer.cancel()
+        return self._set
+
+    async def _woken(self, waiter: asyncio.Future[None]) -> None:
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.remove(waiter)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class Latch:

@@ -110,9 +110,9 @@ class FailureDetector:
         """Return whether this peer is out, so that it is no candidate."""
         return self.membership.out(peer)
 
-    def asked_last(self, peer: PeerId) -> bool:
-        """Return whether this peer did not answer lately, so that others are asked before it."""
-        return self.answering.asked_last(peer, self._now())
+    def asked_last(self) -> set[PeerId]:
+        """Return the peers that did not answer lately, so that others are asked before them."""
+        return self.answering.asked_last(self._now())
 
     def late_after(self, peer: PeerId) -> float | None:
         """Return the seconds after which a small call to this peer is late, so that other peers are called too. None:

@@ -117,7 +117,8 @@ class ReachabilityProbe:
         answer lately come last."""
         places = Counter[str]()
         ranks = list[tuple[bool, bool, bool, bool, int]]()
-        ways = [way for record in drawn for way in _ways(record, ours)]
+        versions = sorted({version_of(endpoint) for endpoint in ours} - {0})
+        ways = [way for record in drawn for way in _ways(record, versions)]
         for way in ways:
             network, version = voice_of(way.endpoints[0]), version_of(way.endpoints[0])
             shunned = now - self._shunned.get(way.peer_id, -SHUNNED_S) < SHUNNED_S
@@ -147,11 +148,11 @@ class ReachabilityProbe:
             await self._clock.sleep(settled_tick_s if self.reachability.settled() else TICK_S)
 
 
-def _ways(record: PeerRecord, ours: tuple[str, ...]) -> list[PeerRecord]:
-    """Return a copy of the record for each version of IP that both sides have, with the endpoints of that version
+def _ways(record: PeerRecord, versions: Iterable[int]) -> list[PeerRecord]:
+    """Return the record once for each of our `versions` of IP that it has too, with the endpoints of that version
     alone. A prober dials only the address from which it is called, so each version is tested over itself."""
     ways = list[PeerRecord]()
-    for version in sorted({version_of(endpoint) for endpoint in ours} - {0}):
-        if mine := tuple(endpoint for endpoint in record.endpoints if version_of(endpoint) == version):
-            ways.append(replace(record, endpoints=mine))
+    for version in versions:
+        if mine := tuple([endpoint for endpoint in record.endpoints if version_of(endpoint) == version]):
+            ways.append(record if mine == record.endpoints else replace(record, endpoints=mine))
     return ways or [record]

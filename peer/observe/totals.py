@@ -127,23 +127,17 @@ def fold(totals: Totals, event: Event, t: float) -> Totals:
     `Carried` event that cannot be read, and nothing else."""
     if isinstance(event, Carried):
         return Totals.from_json(event.totals)
-    return replace(_presence(_work(_counts(totals, event), event), event, t), last_at=t)
+    changed = {**_counts(totals, event), **_work(totals, event), **_presence(totals, event, t)}
+    return replace(totals, **changed, last_at=t)
 
 
-def _count(totals: Totals, name: str, by: int = 1) -> Totals:
-    return replace(totals, rounds={**totals.rounds, name: totals.rounds.get(name, 0) + by})
-
-
-def _count_path(totals: Totals, path: str) -> Totals:
-    return replace(totals, paths={**totals.paths, path: totals.paths.get(path, 0) + 1}) if path else totals
-
-
-def _counts(totals: Totals, event: Event) -> Totals:
+def _counts(totals: Totals, event: Event) -> dict[str, Any]:
+    """Return the changed counters."""
     match event:
         case RoundDue():
             return _count(totals, "due")
         case RoundEnded():
-            return _count_path(_count(totals, event.outcome), event.path)
+            return {**_count(totals, event.outcome), **_count_path(totals, event.path)}
         case RoundMissed():
             return _count(totals, "missed")
         case SatOut():
@@ -151,53 +145,61 @@ def _counts(totals: Totals, event: Event) -> Totals:
         case Skipped():
             return _count(totals, "skipped", event.to_round - event.from_round)
         case PartnerFailed():
-            return replace(totals, partner_failures=totals.partner_failures + 1)
+            return {"partner_failures": totals.partner_failures + 1}
         case TrainerDeath():
-            return replace(totals, trainer_deaths=totals.trainer_deaths + 1)
+            return {"trainer_deaths": totals.trainer_deaths + 1}
         case StateFetched():
-            return replace(totals, state_bytes=totals.state_bytes + event.bytes)
+            return {"state_bytes": totals.state_bytes + event.bytes}
         case Evaluated():
             point = (event.round, event.loss, event.bits_per_byte)
-            return replace(totals, val_loss=_ends([*totals.val_loss, point]))
-    return totals
+            return {"val_loss": _ends([*totals.val_loss, point])}
+    return {}
 
 
-def _work(totals: Totals, event: Event) -> Totals:
-    if isinstance(event, RoundEnded | Dropped):
-        upto = {**totals.upto, event.fragment: event.upto}
-        totals = replace(totals, upto=upto, dropped=totals.dropped + event.dropped)
-    if isinstance(event, RoundEnded):
-        totals = replace(
-            totals,
-            applied=totals.applied + event.applied,
-            steps=totals.steps + event.steps,
-            bytes_sent=totals.bytes_sent + event.bytes_sent,
-            bytes_received=totals.bytes_received + event.bytes_received,
-            seconds_exchanging=totals.seconds_exchanging + _seconds(event.seconds),
-        )
-    return totals
+def _count(totals: Totals, name: str, by: int = 1) -> dict[str, Any]:
+    return {"rounds": {**totals.rounds, name: totals.rounds.get(name, 0) + by}}
 
 
-def _presence(totals: Totals, event: Event, t: float) -> Totals:
+def _count_path(totals: Totals, path: str) -> dict[str, Any]:
+    return {"paths": {**totals.paths, path: totals.paths.get(path, 0) + 1}} if path else {}
+
+
+def _work(totals: Totals, event: Event) -> dict[str, Any]:
+    """Return the changed sums of work."""
+    if not isinstance(event, RoundEnded | Dropped):
+        return {}
+    changed = {"upto": {**totals.upto, event.fragment: event.upto}, "dropped": totals.dropped + event.dropped}
+    if isinstance(event, Dropped):
+        return changed
+    return changed | {
+        "applied": totals.applied + event.applied,
+        "steps": totals.steps + event.steps,
+        "bytes_sent": totals.bytes_sent + event.bytes_sent,
+        "bytes_received": totals.bytes_received + event.bytes_received,
+        "seconds_exchanging": totals.seconds_exchanging + _seconds(event.seconds),
+    }
+
+
+def _presence(totals: Totals, event: Event, t: float) -> dict[str, Any]:
+    """Return the changed times of presence."""
     match event:
         case Started():
             # After a kill the interval is still open. The last event is the latest proof that the peer was live.
             closed = _closed(totals, t if totals.last_at is None else totals.last_at)
-            return replace(closed, starts=totals.starts + 1)
+            return {**closed, "starts": totals.starts + 1}
         case TrainingBegan():
             joined = t if totals.joined_at is None else totals.joined_at
             since = t if totals.live_since is None else totals.live_since
-            return replace(totals, joined_at=joined, live_since=since)
+            return {"joined_at": joined, "live_since": since}
         case Leaving() | Left():
             return _closed(totals, t)
-    return totals
+    return {}
 
 
-def _closed(totals: Totals, at: float) -> Totals:
+def _closed(totals: Totals, at: float) -> dict[str, Any]:
     if totals.live_since is None:
-        return totals
-    live = (*totals.live, (totals.live_since, at))[-KEEP_LIVE:]
-    return replace(totals, live=live, live_since=None)
+        return {}
+    return {"live": (*totals.live, (totals.live_since, at))[-KEEP_LIVE:], "live_since": None}
 
 
 def _ends(values: Sequence[T]) -> tuple[T, ...]:

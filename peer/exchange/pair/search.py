@@ -57,7 +57,7 @@ class PartnerSearch:
             closes_at,
             reach=context.peer_table.own_reach(),
             await_s=await_s,
-            last_choice=lambda peer: context.reputation.last_choices.includes(peer, key.round),
+            last_choices=lambda: context.reputation.last_choices.in_round(key.round),
             unanswering=context.peer_table.detector.asked_last,
         )
         self._unbiased = unbiased(context.run_id, key.round)

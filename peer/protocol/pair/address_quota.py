@@ -52,7 +52,7 @@ def over_quota(
     return {
         peer
         for block, members in blocks.items()
-        if block not in ours
+        if len(members) > _quota(block) and block not in ours
         for peer in sorted(members, key=lambda peer: _lot(run_id, round_, peer))[_quota(block) :]
     }
 

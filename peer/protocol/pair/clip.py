@@ -121,7 +121,7 @@ class ClipMemory:
         memory.ratio.partners.extend(_numbers(kept.get("partners")))
         fragments = kept.get("fragments")
         fragments = fragments if isinstance(fragments, Mapping) else {}
-        for fragment in range(MOST_FRAGMENTS):
+        for fragment in range(MOST_FRAGMENTS) if fragments else ():
             if isinstance(one := fragments.get(str(fragment)), Mapping):
                 found = memory.of(fragment)
                 found.distances.extend(_numbers(one.get("distances")))

@@ -73,15 +73,15 @@ class Matching:
         *,
         reach: Reach = Reach.DIRECT,
         await_s: float = AWAIT_S,
-        last_choice: Callable[[PeerId], bool] = lambda peer: False,
-        unanswering: Callable[[PeerId], bool] = lambda peer: False,
+        last_choices: Callable[[], Container[str]] = frozenset,
+        unanswering: Callable[[], Peers] = frozenset,
     ) -> None:
         """`closes_at`: when the pairing window closes, in the time of `now`. `reach`: how others can call this peer.
-        `await_s`: seconds to wait for candidates that cannot be called. `last_choice`: whether a candidate is asked
-        only after all others. `unanswering`: whether a candidate did not answer lately."""
+        `await_s`: seconds to wait for candidates that cannot be called. `last_choices`: returns the candidates that
+        are asked only after all others. `unanswering`: returns those that did not answer lately."""
         self.run_id, self.key, self.me = run_id, key, me
         self.reach = reach
-        self._last_choice = last_choice
+        self._last_choices = last_choices
         self._unanswering = unanswering
         self._held_back: set[PeerId] = set()
         """Candidates of last choice while there are others. Each of them is also in `_gone`."""
@@ -145,8 +145,9 @@ class Matching:
             if not self.reach:
                 self._gone[peer] = "not to be called, and neither are we"
         self._proven.update(filter(proven.__contains__, new))
-        self._silent.update(peer for peer in filter(self._unanswering, new) if peer not in self._reaches.callers)
-        for peer in filter(self._last_choice, new):
+        unanswering, last_choices = self._unanswering().__contains__, self._last_choices().__contains__
+        self._silent.update(peer for peer in filter(unanswering, new) if peer not in self._reaches.callers)
+        for peer in filter(last_choices, new):
             self._held_back.add(peer)
             self._gone.setdefault(peer, HELD_BACK)
         self._ranking = None

@@ -130,9 +130,9 @@ class LastChoices:
         """Record that the peer's params were accepted. Clears its refusals."""
         self._refused.pop(peer, None)
 
-    def includes(self, peer: str, round_: int) -> bool:
-        """Return whether the peer is a last choice in this round."""
-        return self.rounds_left(peer, round_) > 0
+    def in_round(self, round_: int) -> set[str]:
+        """Return the peers that are last choices in this round."""
+        return {peer for peer, refused in self._refused.items() if refused.until > round_}
 
     def rounds_left(self, peer: str, round_: int) -> int:
         """Return for how many rounds, including this one, the peer is a last choice. 0: it is none."""

@@ -96,7 +96,9 @@ class ProvenPeers:
         self._vouchers.pop(peer, None)
 
     def __contains__(self, peer: PeerId) -> bool:
-        return self._by_own_exchanges(peer) or (self._is_vouched(peer) and peer in self._vouched_among(None))
+        if self._by_own_exchanges(peer):
+            return True
+        return peer in self._vouchers and self._is_vouched(peer) and peer in self._vouched_among(None)
 
     def __iter__(self) -> Iterator[PeerId]:
         return iter([*self._own_among(None), *self._vouched_among(None)])

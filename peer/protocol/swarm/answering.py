@@ -50,9 +50,9 @@ class Answering:
         if len(self._silent) > MAX_PEERS:
             self._silent.popitem(last=False)
 
-    def asked_last(self, peer: PeerId, now: float) -> bool:
-        """Return whether this peer is asked after all others now."""
-        return self._silent.get(peer, (now, 0.0))[0] > now
+    def asked_last(self, now: float) -> set[PeerId]:
+        """Return the peers that are asked after all others now."""
+        return {peer for peer, (until, _) in self._silent.items() if until > now}
 
     def contacts(self) -> int:
         """Return the number of peers with recent contact."""

@@ -42,7 +42,7 @@ class Surrounding:
         detector = SimpleNamespace(
             trips=SimpleNamespace(usual=lambda: 0.0),
             membership=SimpleNamespace(peers_out=lambda: frozenset()),
-            asked_last=lambda peer: False,
+            asked_last=set,
         )
         peer_table = SimpleNamespace(
             detector=detector,

@@ -46,7 +46,7 @@ def search(own: Reach, *records: PeerRecord, has_work: Callable[[], bool] = lamb
     detector = SimpleNamespace(
         trips=SimpleNamespace(usual=lambda: 0.0),
         membership=SimpleNamespace(peers_out=frozenset),
-        asked_last=lambda peer: False,
+        asked_last=set,
     )
     peer_table = SimpleNamespace(
         detector=detector,

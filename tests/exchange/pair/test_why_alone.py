@@ -17,7 +17,7 @@ A, B, C = (PeerId(name) for name in "abc")
 
 
 def alone_with(reputation: Reputation, candidates: list[PeerId], training: int) -> str:
-    detector = SimpleNamespace(trips=SimpleNamespace(usual=lambda: 0.0), asked_last=lambda peer: False)
+    detector = SimpleNamespace(trips=SimpleNamespace(usual=lambda: 0.0), asked_last=set)
     peer_table = SimpleNamespace(
         detector=detector,
         own_reach=lambda: Reach.DIRECT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
+from functools import partial
 
 import pytest
 
@@ -201,9 +202,8 @@ def run_matching(
     for me in everybody:
         others = [other for other in everybody if other != me]
         last = {other for other in others if shuns(rng, me, other)}
-        table[me] = Matching(
-            RUN, KEY, me, reach=Reach.NONE if me in shut else Reach.DIRECT, last_choice=last.__contains__
-        )
+        reach = Reach.NONE if me in shut else Reach.DIRECT
+        table[me] = Matching(RUN, KEY, me, reach=reach, last_choices=partial(set, last))
         proven = {other for other in others if trusts(rng, me, other)}
         table[me].add([other for other in others if rng.random() >= missing], shut, proven)
     wires: list[tuple[PeerId, PeerId, Offer | Answer]] = []
@@ -390,7 +390,7 @@ def test_old_hands_meet_each_other_and_not_the_many_newcomers() -> None:
 def test_candidates_of_last_choice_are_asked_when_all_others_are_out() -> None:
     me, *others = peers(4)
     best, second, worst = ranked(me, others)
-    mine = Matching(RUN, KEY, me, last_choice={best, second}.__contains__)
+    mine = Matching(RUN, KEY, me, last_choices=lambda: {best, second})
     mine.add(others)
     assert mine.on_offer(best, 0.0).verdict is Verdict.TAKEN
     assert [send.to for send in mine.actions(0.0)] == [worst]
@@ -491,7 +491,7 @@ def test_a_lock_ends_whoever_asked_for_it_when_the_other_takes_it_back() -> None
 def test_those_that_did_not_answer_lately_are_asked_last_unless_they_call() -> None:
     me, *others = peers(6)
     order = ranked(me, others)
-    mine = Matching(RUN, KEY, me, unanswering=set(order[:4]).__contains__)
+    mine = Matching(RUN, KEY, me, unanswering=lambda: set(order[:4]))
     mine.add(others)
     assert [send.to for send in mine.actions(0.0)] == [order[4]]
     assert mine.on_offer(order[1], 0.0).verdict is Verdict.HELD
@@ -504,7 +504,7 @@ def test_those_that_did_not_answer_lately_are_asked_last_unless_they_call() -> N
 def test_one_that_only_calls_does_not_lose_its_rank_for_not_answering() -> None:
     me, *others = peers(4)
     best, second, _ = ranked(me, others)
-    mine = Matching(RUN, KEY, me, unanswering={best}.__contains__)
+    mine = Matching(RUN, KEY, me, unanswering=lambda: {best})
     mine.add(others, {best, second})
     assert mine.on_offer(second, 0.0, reach=Reach.NONE).verdict is Verdict.HELD
     assert mine.on_offer(best, 0.0, reach=Reach.NONE).verdict is Verdict.LOCKED
