@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from peer.lab.compare.result import Comparison, Play
     from peer.trackers.feed import Tracker
 
-OF_VIRTUAL_TIME = ("link", "churn", "speeds", "step_seconds")
+OF_VIRTUAL_TIME = ("link", "churn", "availability", "speeds", "step_seconds")
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -52,6 +52,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--virtual", is_flag=True, help="In virtual time, with a tiny model that learns.")
 @click.option("--link", default="cable", show_default=True, help="--virtual: as in peer simulate.")
 @click.option("--churn", type=float, default=0.0, show_default=True, help="--virtual: kills a peer and hour.")
+@click.option("--availability", metavar="TABLE|FILE", help="--virtual: when each peer is on, as in peer simulate.")
 @click.option("--speeds", type=float, default=1.0, show_default=True, help="--virtual: fastest peer over slowest.")
 @click.option("--step-seconds", type=float, default=1.0, show_default=True, help="--virtual: of the slowest peer.")
 @as_json
@@ -73,6 +74,7 @@ def command(
     virtual: bool,
     link: str,
     churn: float,
+    availability: str | None,
     speeds: float,
     step_seconds: float,
     as_json: bool,
@@ -100,7 +102,11 @@ def command(
     single = next((entry for entry in every if entry.name == SINGLE), None) if worth else None
     first = entries[0].manifest.seed if seed is None else seed
     played = range(first, first + seeds)
-    place = VirtualPlace(link=link, churn=churn, speeds=speeds, step_seconds=step_seconds) if virtual else None
+    place = None
+    if virtual:
+        place = VirtualPlace(
+            link=link, churn=churn, availability=availability or "", speeds=speeds, step_seconds=step_seconds
+        )
     play = _in_processes(every, peers, first, data, log) if place is None else _in_virtual_time(place)
     where = "real processes on one machine" if place is None else place.description
     outcome = compare(entries, peers, played, where, play, target, single)

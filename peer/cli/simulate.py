@@ -15,7 +15,7 @@ from peer.errors import UsageError
 if TYPE_CHECKING:
     from peer.lab.sim.run import SimulationSettings
 
-OF_SEVERAL_PEERS = ("link", "churn", "speeds", "closed", "attack")
+OF_SEVERAL_PEERS = ("link", "churn", "availability", "speeds", "closed", "attack")
 """Options without meaning for a baseline, which is a single simulated peer."""
 BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
 """Bits of a parameter on the wire."""
@@ -35,6 +35,7 @@ BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--link",
+    metavar="NAME|FILE",
     default="cable",
     show_default=True,
     help="Link of all peers (home, fibre, cable, dsl, lte, datacentre, transatlantic, full, lan), or a table of home "
@@ -42,6 +43,11 @@ BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
 )
 @click.option(
     "--churn", type=float, default=0.0, show_default=True, help="Kills a peer and hour. Each killed peer returns."
+)
+@click.option(
+    "--availability",
+    metavar="TABLE|FILE",
+    help="When each peer is on, instead of --churn: seti-at-home, or a CSV file with sessions or their distributions.",
 )
 @click.option("--speeds", type=float, default=1.0, show_default=True, help="Fastest peer over slowest.")
 @click.option(
@@ -80,6 +86,7 @@ def command(
     seed: int,
     link: str,
     churn: float,
+    availability: str | None,
     speeds: float,
     step_seconds: float,
     trainer: str,
@@ -119,7 +126,7 @@ def command(
         if trainer != "tiny":
             raise UsageError(f"{baseline} is played for its loss, and this trainer has none", "Add --trainer tiny.")
         refuse_unused(context, OF_SEVERAL_PEERS, "a --preset that several peers play")
-        preset, churn, closed = CONTROL, 0.0, 0.0  # overrides values from a configuration file, too
+        preset, churn, availability, closed = CONTROL, 0.0, None, 0.0  # overrides values from a configuration file, too
     changes = [f"seed={seed}", "sync.clock=seconds", "sync.sync_every=300", *settings]
     changes += [] if preset is None else [f"sync.preset={preset}"]
     changes += [] if sync_every is None else [f"sync.sync_every={sync_every}"]
@@ -130,6 +137,7 @@ def command(
         hours=hours,
         link=link,
         churn=churn,
+        availability=availability or "",
         speeds=speeds,
         step_seconds=step_seconds,
         trainer=trainer,

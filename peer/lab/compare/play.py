@@ -32,6 +32,7 @@ class VirtualPlace:
 
     link: str = "cable"
     churn: float = 0.0
+    availability: str = ""
     speeds: float = 1.0
     step_seconds: float = 1.0
 
@@ -39,6 +40,7 @@ class VirtualPlace:
     def description(self) -> str:
         """A sentence about the settings, for people."""
         more = f", churn {self.churn:g} an hour" if self.churn else ""
+        more += f", availability {self.availability}" if self.availability else ""
         more += f", speeds 1 to {self.speeds:g}" if self.speeds > 1 else ""
         return f"virtual time: tiny model, {self.link} links, {self.step_seconds:g} s a step{more}"
 
@@ -57,6 +59,7 @@ def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> SwarmCourse:
         hours=manifest.train.total_rounds * seconds / 3600,
         link=place.link,
         churn=place.churn if entry.peers > 1 else 0.0,  # the only peer cannot depart
+        availability=place.availability if entry.peers > 1 else "",
         speeds=place.speeds,
         step_seconds=place.step_seconds,
         trainer="tiny",

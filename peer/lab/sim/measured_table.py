@@ -109,9 +109,11 @@ def names_of(kind: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (FOLDER / kind).glob("*.csv")))
 
 
-def read_csv(path: Path) -> CsvFile:
+def read_csv(path: Path, headless: Sequence[str] = ()) -> CsvFile:
     """Read a CSV file with a head, delimited by commas or tabs. Raises UsageError if it cannot be read, has no head, or
-    a line has another number of cells than the head."""
+    a line has another number of cells than the head.
+
+    headless: the columns of a file whose first line is numbers."""
     name = path.stem if path.is_relative_to(FOLDER) else str(path)
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -131,7 +133,11 @@ def read_csv(path: Path) -> CsvFile:
     head, first = rows[0]
     delimiter = "\t" if "\t" in first else ","
     columns = tuple(cell.strip().lower() for cell in next(csv.reader([first], delimiter=delimiter)))
-    return CsvFile(name, notes, columns, tuple(_lines(name, columns, rows[1:], delimiter)), head)
+    if columns[0].isdecimal() and headless:
+        columns = tuple(headless[: len(columns)])
+    else:
+        rows = rows[1:]
+    return CsvFile(name, notes, columns, tuple(_lines(name, columns, rows, delimiter)), head)
 
 
 def _lines(file: str, columns: Sequence[str], rows: Sequence[tuple[int, str]], delimiter: str) -> Iterator[CsvLine]:

@@ -6,13 +6,15 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from peer.errors import UsageError
 from peer.exchange.build import MakeStrategy
 from peer.lab.orders import Orders
 from peer.lab.sim import fake_trainer, tiny_model
+from peer.lab.sim.availability import absent_at_first, availability_of, session_faults, sessions_of
+from peer.lab.sim.drawn_values import DrawnValues
 from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.faults import Fault
 from peer.lab.sim.home_lines import home_lines
@@ -56,6 +58,8 @@ class SimulationSettings:
     """A profile of all peers, or a table from which each peer draws its link (`peer.lab.sim.home_lines`)."""
     churn: float = 0.0
     """Departures per peer and hour. A departed peer returns after a while, with or without its checkpoint."""
+    availability: str = ""
+    """A trace or model of when each peer is on (`peer.lab.sim.availability`). Empty: always. Not with `churn`."""
     speeds: float = 1.0
     """Speed of the fastest peer divided by that of the slowest."""
     step_seconds: float = 1.0
@@ -112,10 +116,7 @@ def simulate(
     layout, make = _trainers(settings, method, manifest.seed, roles.poisoned)
     first_params = tiny_model.first_params if settings.trainer == "tiny" else fake_trainer.first_params
     slots = _slots(settings, method)
-    departures = churn_plan(manifest.seed, len(numbers), settings.hours * 3600, settings.churn)
-    if settings.churn and not departures:
-        reason = f"with --churn {settings.churn:g} nobody departs within {settings.hours:g} hours"
-        raise UsageError(reason, "Give more --hours, more --peers or a higher --churn, or leave it out.")
+    presence = _presence(settings, manifest.seed, numbers)
     method = replace(method, growth=growth_for(manifest.optimizer, method.growth_lr, slots))
     rounds = round_of(method.growth, slots)
     began = time.monotonic()
@@ -142,13 +143,37 @@ def simulate(
             liars=roles.liars,
         )
         watch(swarm)
-        await swarm.run(departures)
+        await swarm.run(presence.faults, presence.absent)
         return swarm
 
     swarm = run_virtual(main())
     report = report_of(swarm, settings.hours, time.monotonic() - began, learns=settings.trainer != "fake")
-    drawn = [one for one in (lines.drawn(links),) if one is not None]
+    drawn = [one for one in (lines.drawn(links), presence.drawn) if one is not None]
     return replace(report, drawn=drawn, orders=_orders(settings, swarm, rounds, roles).to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """When the peers are there: who is off at the start, and who leaves and comes back when."""
+
+    faults: tuple[Fault, ...]
+    absent: frozenset[int] = frozenset()
+    drawn: DrawnValues | None = None
+
+
+def _presence(settings: SimulationSettings, seed: int, numbers: Sequence[int]) -> Presence:
+    """Draw when the peers with these numbers are there. Raises UsageError."""
+    seconds = settings.hours * 3600
+    if settings.availability:
+        availability = availability_of(settings.availability)
+        sessions = sessions_of(availability, seed, numbers, seconds)
+        drawn = availability.drawn(sessions, seconds)
+        return Presence(session_faults(sessions, seconds), absent_at_first(sessions), drawn)
+    departures = churn_plan(seed, len(numbers), seconds, settings.churn)
+    if settings.churn and not departures:
+        reason = f"with --churn {settings.churn:g} nobody departs within {settings.hours:g} hours"
+        raise UsageError(reason, "Give more --hours, more --peers or a higher --churn, or leave it out.")
+    return Presence(departures)
 
 
 def _orders(settings: SimulationSettings, swarm: SimulatedSwarm, rounds: int, roles: SimulationRoles) -> Orders:
@@ -162,6 +187,8 @@ def _orders(settings: SimulationSettings, swarm: SimulatedSwarm, rounds: int, ro
         departures = orders.add(f"--churn {settings.churn:g}")
         if kills := [at for at, fault in swarm.fault_injector.injected if fault.kind == "kill"]:
             departures.mark_done(min(kills))
+    if settings.availability:
+        orders.add(f"--availability {settings.availability}").mark_done(0.0)
     for number in roles.liars:
         liar = orders.add(f"the attack of peer {number}")
         if any(peer.number == number and isinstance(e, RoundEnded) and e.bytes_sent for peer, e in ended):
@@ -213,6 +240,8 @@ def _check(settings: SimulationSettings) -> None:
         raise UsageError(f"--hours {settings.hours:g} cannot be", "Give a number above 0, at most a year.")
     if not 0 <= settings.churn <= 60:
         raise UsageError(f"--churn {settings.churn:g} cannot be", "Give departures a peer and hour, from 0 to 60.")
+    if settings.churn and settings.availability:
+        raise UsageError("--churn and --availability both define when peers leave", "Give one of them.")
     if not 1 <= settings.speeds <= 1000:
         raise UsageError(f"--speeds {settings.speeds:g} cannot be", "Give fastest over slowest, from 1 to 1000.")
     if not 1e-3 <= settings.step_seconds <= 1e5:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -98,14 +98,19 @@ class SimulatedSwarm:
         self._running += 1
         return start_process(self._run, peer)
 
-    async def run(self, faults: Iterable[Fault] = ()) -> None:
+    async def run(self, faults: Iterable[Fault] = (), absent: Container[int] = ()) -> None:
         """Run all peers to the end of the run, with these faults. Returns when the last living peer has ended and no
-        killed one comes back before. Raises the exception of a peer that failed."""
+        killed one comes back before. Raises the exception of a peer that failed.
+
+        absent: numbers of the peers that are off at the start. A restart among the faults lets them join."""
         self.fault_injector.plan(faults)
         for node in self.nodes:
             node.start()
         for peer in self.peers:
-            self._start(peer, peer.life, joins=False)
+            if peer.number in absent:
+                self.kill(peer)
+            else:
+                self._start(peer, peer.life, joins=False)
         try:
             while self._running:
                 await self._news.wait()
