@@ -53,7 +53,13 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--link", default="cable", show_default=True, help="--virtual: as in peer simulate.")
 @click.option("--churn", type=float, default=0.0, show_default=True, help="--virtual: kills a peer and hour.")
 @click.option("--availability", metavar="TABLE|FILE", help="--virtual: when each peer is on, as in peer simulate.")
-@click.option("--speeds", type=float, default=1.0, show_default=True, help="--virtual: fastest peer over slowest.")
+@click.option(
+    "--speeds",
+    metavar="RATIO|lognormal:SIGMA|FILE",
+    default="1",
+    show_default=True,
+    help="--virtual: fastest peer over slowest, or a distribution, as in peer simulate.",
+)
 @click.option("--step-seconds", type=float, default=1.0, show_default=True, help="--virtual: of the slowest peer.")
 @as_json
 @click.pass_context
@@ -75,7 +81,7 @@ def command(
     link: str,
     churn: float,
     availability: str | None,
-    speeds: float,
+    speeds: str,
     step_seconds: float,
     as_json: bool,
 ) -> None:

@@ -49,9 +49,19 @@ BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
     metavar="TABLE|FILE",
     help="When each peer is on, instead of --churn: seti-at-home, or a CSV file with sessions or their distributions.",
 )
-@click.option("--speeds", type=float, default=1.0, show_default=True, help="Fastest peer over slowest.")
 @click.option(
-    "--step-seconds", type=float, default=1.0, show_default=True, help="Seconds of an inner step of the slowest peer."
+    "--speeds",
+    metavar="RATIO|lognormal:SIGMA|FILE",
+    default="1",
+    show_default=True,
+    help="Fastest peer over slowest, or the distribution from which each peer draws its speed.",
+)
+@click.option(
+    "--step-seconds",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Seconds of an inner step of the slowest peer. With a distribution of speeds: at speed 1.",
 )
 @click.option("--trainer", default="fake", show_default=True, help="fake: costs nothing. tiny: really learns.")
 @click.option(
@@ -87,7 +97,7 @@ def command(
     link: str,
     churn: float,
     availability: str | None,
-    speeds: float,
+    speeds: str,
     step_seconds: float,
     trainer: str,
     parameters: int,

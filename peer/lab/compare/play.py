@@ -15,6 +15,7 @@ from peer.lab.localswarm.run import Swarm, check
 from peer.lab.orders import check_orders, unmet_lines
 from peer.lab.run_sources import RunSources
 from peer.lab.sim.run import SimulationSettings, simulate
+from peer.lab.sim.speeds import speeds_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS
 from peer.observe.event_codec import read_lines
@@ -33,7 +34,7 @@ class VirtualPlace:
     link: str = "cable"
     churn: float = 0.0
     availability: str = ""
-    speeds: float = 1.0
+    speeds: float | str = 1.0
     step_seconds: float = 1.0
 
     @property
@@ -41,7 +42,7 @@ class VirtualPlace:
         """A sentence about the settings, for people."""
         more = f", churn {self.churn:g} an hour" if self.churn else ""
         more += f", availability {self.availability}" if self.availability else ""
-        more += f", speeds 1 to {self.speeds:g}" if self.speeds > 1 else ""
+        more += f", {speeds}" if (speeds := speeds_of(self.speeds).description) else ""
         return f"virtual time: tiny model, {self.link} links, {self.step_seconds:g} s a step{more}"
 
 
@@ -50,7 +51,8 @@ def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> SwarmCourse:
     manifest's model. Raises UsageError for a method that cannot be simulated, OrdersNotCarriedOut if the swarm did not
     finish all rounds or the churn hit no peer."""
     manifest, method = entry.manifest, entry.method
-    seconds = method.round_length * (place.step_seconds if method.clock == "steps" else 1.0)
+    slowest_step_s = place.step_seconds / speeds_of(place.speeds).slowest(seed, entry.peers)
+    seconds = method.round_length * (slowest_step_s if method.clock == "steps" else 1.0)
     seen: list[SimulatedSwarm] = []
     settings = SimulationSettings(
         peers=entry.peers,

@@ -21,6 +21,7 @@ from peer.lab.sim.home_lines import home_lines
 from peer.lab.sim.nat import nat_named
 from peer.lab.sim.report import Report, report_of
 from peer.lab.sim.setting import ClosedHomes, MakeTrainer, SwarmSetting, SwarmWorld, layout_of
+from peer.lab.sim.speeds import Speeds, speeds_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, other_targets
 from peer.lab.sim.trainer import VirtualTrainer
@@ -60,10 +61,10 @@ class SimulationSettings:
     """Departures per peer and hour. A departed peer returns after a while, with or without its checkpoint."""
     availability: str = ""
     """A trace or model of when each peer is on (`peer.lab.sim.availability`). Empty: always. Not with `churn`."""
-    speeds: float = 1.0
-    """Speed of the fastest peer divided by that of the slowest."""
+    speeds: float | str = 1.0
+    """Speed of the fastest peer divided by that of the slowest, or a distribution (`peer.lab.sim.speeds`)."""
     step_seconds: float = 1.0
-    """Duration of an inner step of the slowest peer, in seconds."""
+    """Duration of an inner step of the slowest peer in seconds. With a distribution: of a peer of speed 1."""
     trainer: str = "fake"
     parameters: int = FAKE_ELEMENTS
     """Number of parameters of the fake trainer's model. Ignored with the tiny trainer."""
@@ -113,9 +114,10 @@ def simulate(
     manifest = parse_manifest(settings.manifest.encode())
     method, lines = resolve(manifest.sync), home_lines(settings.link)
     links = list(lines.links(manifest.seed, numbers).values())
-    layout, make = _trainers(settings, method, manifest.seed, roles.poisoned)
+    speeds = speeds_of(settings.speeds)
+    layout, make = _trainers(settings, method, manifest.seed, speeds, roles.poisoned)
     first_params = tiny_model.first_params if settings.trainer == "tiny" else fake_trainer.first_params
-    slots = _slots(settings, method)
+    slots = _slots(settings, method, settings.step_seconds / speeds.slowest(manifest.seed, settings.peers))
     presence = _presence(settings, manifest.seed, numbers)
     method = replace(method, growth=growth_for(manifest.optimizer, method.growth_lr, slots))
     rounds = round_of(method.growth, slots)
@@ -148,7 +150,8 @@ def simulate(
 
     swarm = run_virtual(main())
     report = report_of(swarm, settings.hours, time.monotonic() - began, learns=settings.trainer != "fake")
-    drawn = [one for one in (lines.drawn(links), presence.drawn) if one is not None]
+    drawn_speeds = speeds.drawn(speeds.speed(manifest.seed, number, settings.peers) for number in numbers)
+    drawn = [one for one in (lines.drawn(links), presence.drawn, drawn_speeds) if one is not None]
     return replace(report, drawn=drawn, orders=_orders(settings, swarm, rounds, roles).to_json())
 
 
@@ -242,8 +245,6 @@ def _check(settings: SimulationSettings) -> None:
         raise UsageError(f"--churn {settings.churn:g} cannot be", "Give departures a peer and hour, from 0 to 60.")
     if settings.churn and settings.availability:
         raise UsageError("--churn and --availability both define when peers leave", "Give one of them.")
-    if not 1 <= settings.speeds <= 1000:
-        raise UsageError(f"--speeds {settings.speeds:g} cannot be", "Give fastest over slowest, from 1 to 1000.")
     if not 1e-3 <= settings.step_seconds <= 1e5:
         raise UsageError(f"--step-seconds {settings.step_seconds:g} cannot be", "Give seconds from 0.001 to 100000.")
     if not 64 <= settings.parameters <= 10**12:
@@ -260,10 +261,10 @@ def _check(settings: SimulationSettings) -> None:
         raise UsageError(f"there is no simulated trainer {settings.trainer!r}", f"Known: {', '.join(TRAINERS)}.")
 
 
-def _slots(settings: SimulationSettings, method: Method) -> int:
+def _slots(settings: SimulationSettings, method: Method, slowest_step_s: float) -> int:
     """Return how many rounds of the first round's length fit into the hours. A round clock in steps is counted at the
     speed of the slowest peer. Raises UsageError if not one fits."""
-    seconds = method.round_length * (settings.step_seconds if method.clock == "steps" else 1.0)
+    seconds = method.round_length * (slowest_step_s if method.clock == "steps" else 1.0)
     rounds = int(settings.hours * 3600 / seconds + 1e-9)
     if rounds < 1:
         raise UsageError(
@@ -274,14 +275,13 @@ def _slots(settings: SimulationSettings, method: Method) -> int:
 
 
 def _trainers(
-    settings: SimulationSettings, method: Method, seed: int, poisoned: Container[int]
+    settings: SimulationSettings, method: Method, seed: int, speeds: Speeds, poisoned: Container[int]
 ) -> tuple[Layout, MakeTrainer]:
-    """Return the layout, and the function that makes a peer's trainer. Peer 0 is the slowest and the last peer the
-    fastest; between them speeds rise by a constant factor. Raises UsageError if the tiny model cannot be cut as the
-    method wants."""
+    """Return the layout, and the function that makes a peer's trainer. Raises UsageError if the tiny model cannot be
+    cut as the method wants."""
 
     def seconds(number: int) -> float:
-        return settings.step_seconds / float(settings.speeds ** (number / max(1, settings.peers - 1)))
+        return settings.step_seconds / speeds.speed(seed, number, settings.peers)
 
     if settings.trainer == "fake":
         layout = layout_of(method, math.ceil(min(HELD_ELEMENTS, settings.parameters) / method.fragments))
