@@ -90,16 +90,19 @@ class PlacedDaemon(Daemon):
 
 @dataclass(frozen=True)
 class Run:
-    """The run of a swarm. `round_s`: seconds from one round to the next, of any fragment."""
+    """The run of a swarm. `round_s`: seconds from one round to the next, of any fragment. `model`: settings of its
+    model. `step_s`: least seconds of an inner step."""
 
     preset: str = "noloco"
     rounds: int = 20
     round_s: float = 8.0
     settings: tuple[str, ...] = ()
+    model: tuple[str, ...] = SMALL
+    step_s: float = STEP_S
 
     def manifest(self, peers: int) -> str:
         """Return the text of its manifest."""
-        text = derive(default_text(), [*SMALL, f"sync.preset={self.preset}", *self.settings])
+        text = derive(default_text(), [*self.model, f"sync.preset={self.preset}", *self.settings])
         method = resolve(parse_manifest(text.encode()).sync)
         every = f"sync.sync_every={self.round_s * method.fragments}"
         more = ("sync.acceptance=finite",) if method.topology == "pair" else ()
@@ -143,7 +146,7 @@ class NatSwarm:
 
     async def _start(self, name: str, min_peers: int) -> None:
         daemon, (first, *others) = self.peers[name], self._tickets
-        more = ("--port-mapping", "--step-seconds", repr(STEP_S), *_known(others), *daemon.options)
+        more = ("--port-mapping", "--step-seconds", repr(self.run.step_s), *_known(others), *daemon.options)
         await start_peer(daemon, first, threads=1, speed=1.0, min_peers=min_peers, more=more, where=())
 
     async def join_late(self) -> None:

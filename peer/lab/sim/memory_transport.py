@@ -55,6 +55,7 @@ from peer.transport.server.rate_limits import CallLimits
 from peer.transport.server.state_uploads import StateUploads
 from peer.transport.wire.pacing import Pacer
 from peer.transport.wire.payload_stream import Caps, Meter, UploadBudget
+from peer.transport.wire.resumption import LINGER_S
 
 T = TypeVar("T")
 
@@ -246,13 +247,13 @@ class MemoryTransport(MemoryGroup, SmallCalls):
                     paths, weight = self._network.paths, self._network.weight
                     held.enter_context(paths.connected(self._me, partner.peer_id, needs * weight))
                 swap = self._swap(partner.peer_id, key, lasting, sink, dial, told, begun)
-                report = await _bounded(swap, timeout_s, partner.peer_id)
+                report, meeting = await _bounded(swap, timeout_s, partner.peer_id)
+                return await self._send_rest(partner.peer_id, meeting, report, begun[0], lasting)
         except PartnerSilent as error:
             raise (begun[0].broken if begun else None) or error from None
         finally:
             lasting.copy_rest()
             self._network.meetings.leave(self._me, partner.peer_id, key)
-        return replace(report, digests=PayloadDigests(begun[0].digest, lasting.digest))
 
     async def _swap(
         self,
@@ -263,7 +264,8 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         dial: bool,
         told: PeerTimings | None,
         begun: list[ReconnectingSink],
-    ) -> SwapReport:
+    ) -> tuple[SwapReport, Meeting]:
+        """Meet the partner and receive its payload."""
         if dial:
             host = await self._network.reach(self._me, partner)
             host.admit(self._me)
@@ -285,10 +287,30 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         arriving = ReconnectingSink(theirs.nbytes, sink, theirs)
         begun.append(arriving)
         way = await self._receive_payload(partner, key, meeting, arriving, dial)
-        meeting.complete.add(self._me)
+        meeting.mark_complete(self._me)
         self._network.swap_paths[way.path] += not key.part
         heard = believed(meeting.sides[partner][2], told)
-        return SwapReport(lasting.nbytes, theirs.nbytes, self._clock.now() - started, True, heard, way=way)
+        report = SwapReport(lasting.nbytes, theirs.nbytes, self._clock.now() - started, True, heard, way=way)
+        return report, meeting
+
+    async def _send_rest(
+        self, partner: PeerId, meeting: Meeting, report: SwapReport, received: ReconnectingSink, sent: LingeringSource
+    ) -> SwapReport:
+        """Wait until the partner has everything too, since many homes send ten times slower than they receive. Return
+        the report of the whole swap. The wait ends when the partner leaves, or is out of reach after `LINGER_S`."""
+        network, host, began = self._network, self._network.host(partner), self._clock.now()
+        while not meeting.over.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_S):
+                    await meeting.over.wait()
+                    break
+            if network.host(partner) is not host or not network.flows_between(self._me, partner):
+                break
+        seconds = report.seconds + self._clock.now() - began
+        if partner in meeting.complete:
+            return replace(report, seconds=seconds, digests=PayloadDigests(received.digest, sent.digest))
+        digests = PayloadDigests(received.digest, b"")
+        return replace(report, bytes_sent=0, seconds=seconds, sent_all=False, digests=digests)
 
     async def _receive_payload(
         self, partner: PeerId, key: RoundKey, meeting: Meeting, arriving: ReconnectingSink, dial: bool

@@ -66,6 +66,14 @@ class Meeting:
     both: asyncio.Event = field(default_factory=asyncio.Event)
     complete: set[PeerId] = field(default_factory=set)
     """The sides that have received everything."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when both sides have received everything, or one has left."""
+
+    def mark_complete(self, side: PeerId) -> None:
+        """Mark a side as having received everything."""
+        self.complete.add(side)
+        if len(self.complete) == 2:
+            self.over.set()
 
 
 class Meetings:
@@ -87,4 +95,6 @@ class Meetings:
     def leave(self, one: PeerId, other: PeerId, key: RoundKey) -> None:
         """Remove the meeting, because one side leaves it."""
         low, high = sorted((one, other))
-        self._meetings.pop((low, high, key), None)
+        meeting = self._meetings.pop((low, high, key), None)
+        if meeting is not None:
+            meeting.over.set()
