@@ -208,7 +208,7 @@ def simulated(setting: Setting, rounds: int) -> Outcome:
                 seed=manifest.seed,
                 layout=layout,
                 eval_every=1000,
-                first=first_params(manifest.seed, layout.elements),
+                first=first_params(manifest.seed, layout),
             ),
             SwarmWorld(links=dict(enumerate(setting.links)), stops=False),
             make_trainer=fake_trainers(manifest.seed, STEP_S),

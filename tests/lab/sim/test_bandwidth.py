@@ -14,8 +14,14 @@ from peer.lab.sim.bandwidth import milestones
 from peer.lab.sim.links import MBIT, MSS, Link, message_s, profile, stream_cap, wire_bytes
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
-from peer.lab.sim.virtual_clock import Gate, VirtualClock, run_virtual
+from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH, Gate, VirtualClock, run_virtual
+from peer.observe.events import RoundEnded
 from peer.protocol.messages import PeerId
+from peer.protocol.schedule import RoundClock
+from peer.run.resolve import resolve
+from peer.run.sections import SyncSection
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
 MEGA = 10**6
@@ -156,3 +162,21 @@ def test_profiles_are_found_by_name_or_the_nearest_is_named() -> None:
 
 def test_overhead_is_about_four_per_cent() -> None:
     assert 1.035 < wire_bytes(MEGA) / MEGA < 1.045
+
+
+def test_a_fast_home_waits_until_a_slow_uplink_has_sent_everything() -> None:
+    """The fast home has sent its payload within a second, and the slow one needs 16 s. Over gRPC both sides of a swap
+    stay until both payloads have arrived. A side that went on alone would wait too long for the next part."""
+    links = {0: Link("fast", 50 * MBIT, 50 * MBIT, 0.01), 1: Link("slow", 1 * MBIT, 50 * MBIT, 0.01)}
+    method = resolve(SyncSection(preset="gossip", acceptance="finite"))
+
+    async def main() -> SimulatedSwarm:
+        clock = RoundClock("seconds", 120.0, 1, EPOCH)
+        setting = SwarmSetting(method=method, rounds=clock, total_rounds=4, seed=1, layout=layout_of(method, 1024))
+        swarm = SimulatedSwarm(2, setting, SwarmWorld(links=links, weight=2e6 / 1024), step_seconds=1.0)
+        await swarm.run()
+        return swarm
+
+    swarm = run_virtual(main())
+    outcomes = [event.outcome for peer in swarm.peers for event in peer.events if isinstance(event, RoundEnded)]
+    assert outcomes == ["exchanged"] * 8
