@@ -106,8 +106,15 @@ class TextTrainer(VirtualTrainer):
 
     kind = "text"
 
-    def __init__(self, config: TrainerConfig, layout: Layout, clock: VirtualClock, corpus: Corpus) -> None:
-        super().__init__(layout, clock, step_seconds=STEP_SECONDS, tokens_per_step=config.tokens_per_step)
+    def __init__(
+        self,
+        config: TrainerConfig,
+        layout: Layout,
+        clock: VirtualClock,
+        corpus: Corpus,
+        step_seconds: float = STEP_SECONDS,
+    ) -> None:
+        super().__init__(layout, clock, step_seconds=step_seconds, tokens_per_step=config.tokens_per_step)
         self._config, self._corpus = config, corpus
         self._loop: InnerLoop
 
