@@ -25,6 +25,7 @@ results/hours_to_loss/runs.jsonl, and none begins after so many minutes. The lon
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -199,23 +200,31 @@ def alone_hours(scale: Sequence[Record], loss: float, seed: int) -> float:
     return length_for(sorted(steps), loss) * STEP_S / 3600 if steps else math.nan
 
 
+def played(records: Sequence[Record], line: str, peers: int) -> list[Record]:
+    return [one for one in records if (one["line"], one["peers"], one["rounds"]) == (line, peers, ROUNDS)]
+
+
+def hours_alone(records: Sequence[Record], scale: Sequence[Record], line: str, peers: int) -> list[float]:
+    """Return for each seed the hours after which one machine alone has the loss of these peers. Seeds for which it is
+    not known are left out."""
+    found = [
+        alone_hours(scale, math.inf if one["loss"] is None else one["loss"], one["seed"])
+        for one in played(records, line, peers)
+    ]
+    return [hours for hours in found if 0 < hours < math.inf]
+
+
 def rows_of(records: Sequence[Record], scale: Sequence[Record]) -> Iterator[list[Cell]]:
-    for line in LINES:
-        for peers in PEERS:
-            found = [one for one in records if (one["line"], one["peers"], one["rounds"]) == (line, peers, ROUNDS)]
-            if not found:
-                continue
-            losses = [math.inf if one["loss"] is None else one["loss"] for one in found]
-            alone = [alone_hours(scale, loss, one["seed"]) for loss, one in zip(losses, found, strict=True)]
-            means = [statistics.fmean(one[name] for one in found) for name in ("steps", "participation", "exchange_s")]
-            sent = statistics.fmean(one["sent_bytes_per_hour"] for one in found) / 1e6
-            yield [line, peers, len(found), statistics.fmean(losses), HOURS, _mean_of(alone), *means, sent]
-
-
-def _mean_of(hours: Sequence[float]) -> Cell:
-    if any(math.isnan(one) for one in hours):
-        return "-"
-    return "more" if math.inf in hours else statistics.fmean(hours)
+    for line, peers in itertools.product(LINES, PEERS):
+        found = played(records, line, peers)
+        if not found:
+            continue
+        loss = statistics.fmean(math.inf if one["loss"] is None else one["loss"] for one in found)
+        alone = hours_alone(records, scale, line, peers)
+        hours = statistics.fmean(alone) if len(alone) == len(found) else "-"
+        means = [statistics.fmean(one[name] for one in found) for name in ("steps", "participation", "exchange_s")]
+        sent = statistics.fmean(one["sent_bytes_per_hour"] for one in found) / 1e6
+        yield [line, peers, len(found), loss, HOURS, hours, *means, sent]
 
 
 HEADS = (

@@ -1,20 +1,24 @@
-"""Draw the plots of large swarms, from the runs that `benchmarks.pairs_at_scale` and `benchmarks.pair_breakdown` kept.
+"""Draw the plots of large swarms, from the runs that `benchmarks.pairs_at_scale`, `benchmarks.pair_breakdown` and
+`benchmarks.hours_to_loss` kept.
 
     python -m benchmarks.scale_plots [--out DIR]
 
-Nothing is played. Files: `pairs-at-scale.svg`, the loss by the number of peers, and `pair-breakdown.svg`, the shares of
-liars between which pairs break. Bars of losses are intervals of 95 %. A study without a run has no plot."""
+Nothing is played. Files: `pairs-at-scale.svg`, the loss by the number of peers, `pair-breakdown.svg`, the shares of
+liars between which pairs break, and `hours-to-loss.svg`, the hours that one machine alone needs for the loss of a
+swarm. Bars of losses are intervals of 95 %. A study without a run has no plot."""
 
 from __future__ import annotations
 
 import argparse
 import functools
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from benchmarks import pair_breakdown, pairs_at_scale
+from benchmarks import hours_to_loss, pair_breakdown, pairs_at_scale
+from benchmarks.large_swarms import Record
 from benchmarks.lying_meetings import ACCEPTANCES, ATTACKS
 from benchmarks.pair_breakdown import LIARS, PEERS, Played, share_of
 from benchmarks.pairs_at_scale import GOSSIP, MEAN, NONE, STEPS, Result, method_of, results_of
@@ -86,7 +90,35 @@ def by_share(axes: Axes, played: Played) -> None:
     axes.grid(alpha=0.3, axis="x")
 
 
-def plots(out: Path, scale: Path = pairs_at_scale.RUNS, breakdown: Path = pair_breakdown.RUNS) -> list[Path]:
+def by_hours(axes: Axes, homes: Sequence[Record], scale: Sequence[Record]) -> None:
+    """Draw the hours that one machine alone needs for the loss of swarms of homes."""
+    looks = {"fast": ("#000000", "s"), "median": ("#0072b2", "o"), "drawn": ("#d55e00", "^")}
+    counts = hours_to_loss.PEERS
+    for line, (colour, mark) in looks.items():
+        hours = {peers: hours_to_loss.hours_alone(homes, scale, line, peers) for peers in counts}
+        found = [(peers, each) for peers, each in hours.items() if each]
+        for peers, each in found:
+            axes.plot([peers] * len(each), each, ls="", color=colour, marker=mark, alpha=0.4)
+        means = [(peers, statistics.fmean(each)) for peers, each in found]
+        if means:
+            axes.plot(*zip(*means, strict=True), color=colour, marker=mark, label=line)
+    axes.axhline(hours_to_loss.HOURS, color="#999999", ls=":", label="the swarm")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.minorticks_off()
+    axes.set_xlabel("peers")
+    axes.set_ylabel("hours of one machine alone to the same loss")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+
+
+def plots(
+    out: Path,
+    scale: Path = pairs_at_scale.RUNS,
+    breakdown: Path = pair_breakdown.RUNS,
+    homes: Path = hours_to_loss.RUNS,
+) -> list[Path]:
     """Draw the plots into a folder from the files of runs, and return their files."""
     out.mkdir(parents=True, exist_ok=True)
     made = []
@@ -94,6 +126,9 @@ def plots(out: Path, scale: Path = pairs_at_scale.RUNS, breakdown: Path = pair_b
         made.append(drawn(out / "pairs-at-scale.svg", functools.partial(by_peers, results=results)))
     if records := pairs_at_scale.kept(breakdown):
         made.append(drawn(out / "pair-breakdown.svg", functools.partial(by_share, played=Played(records))))
+    if records := pairs_at_scale.kept(homes):
+        draw = functools.partial(by_hours, homes=records, scale=pairs_at_scale.kept(scale))
+        made.append(drawn(out / "hours-to-loss.svg", draw))
     return made
 
 

@@ -56,7 +56,7 @@ def attended(swarm: SimulatedSwarm) -> Attendance:
     fault_records = [
         FaultRecord(fault, EPOCH + at, EPOCH + at + fault.seconds) for at, fault in swarm.fault_injector.injected
     ]
-    return attendance(journals, fault_records, swarm.rounds, swarm.total_rounds, "group")
+    return attendance(journals, fault_records, swarm.rounds, swarm.total_rounds, swarm.method.topology_spec)
 
 
 @pytest.mark.parametrize("seed", [3, *nightly([5])])
