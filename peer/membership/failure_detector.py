@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from peer.aio.events import Signal
 from peer.errors import BadPayload, NotDialled, PartnerLost, PartnerRefused
 from peer.observe import events
 from peer.observe.status.value import MembershipStatus, SuspectedPeer
@@ -56,7 +57,7 @@ class FailureDetector:
         self.trips = RoundTrips()
         self.answering = Answering()
         self._emit = emit
-        self._suspected = asyncio.Event()
+        self._suspected = Signal()
 
     # -- outcomes of calls -------------------------------------------------------------------------------------------
 
@@ -145,6 +146,11 @@ class FailureDetector:
             out_count=sum(case.out for case in cases.values()),
             cut_off_s=None if cut_off is None else round(cut_off, 1),
         )
+
+    async def suspicion(self, within_s: float) -> None:
+        """Wait until a further peer is suspected, at most `within_s` seconds."""
+        self._suspected.clear()
+        await self._suspected.wait_for(within_s)
 
     # -- asking others -----------------------------------------------------------------------------------------------
 

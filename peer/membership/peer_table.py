@@ -276,18 +276,20 @@ class PeerTable:
             group.create_task(self._keep_announcing())
 
     async def _keep_looking(self) -> None:
-        """Look often after a start and ever more rarely later. While a peer is suspected, look often: it may have
-        announced itself again, or have left."""
+        """Look often after a start and ever more rarely later."""
         every_s = min(LOOK_EVERY_S, self._look_every_s)
         while True:
             await self.look()
-            looked, pause_s = self._clock.now(), every_s if self._present else min(every_s, ALONE_S)
-            pause_s *= self._rng.uniform(0.8, 1.2)
-            while (waited_s := self._clock.now() - looked) < pause_s:
-                if waited_s >= DOUBT_S and self.detector.membership.doubts():
-                    break
-                await self._clock.sleep(min(pause_s - waited_s, DOUBT_S / 2))
+            pause_s = every_s if self._present else min(every_s, ALONE_S)
+            await self._pause(pause_s * self._rng.uniform(0.8, 1.2))
             every_s = min(2 * every_s, self._look_every_s)
+
+    async def _pause(self, seconds: float) -> None:
+        """Pause between two looks for `seconds`. If a peer is suspected, only for DOUBT_S, or until a later suspicion:
+        the suspect may have announced itself again, or have left."""
+        await self._clock.sleep(min(seconds, DOUBT_S))
+        if seconds > DOUBT_S and not self.detector.membership.doubts():
+            await self.detector.suspicion(seconds - DOUBT_S)
 
     async def _keep_announcing(self) -> None:
         while True:
