@@ -49,7 +49,7 @@ def port_of(endpoint: str) -> int:
 
 HERE = "here"
 """Block of this machine's own addresses."""
-MAX_KNOWN = 4096
+MAX_KNOWN = 16384
 """Hosts whose blocks are cached. A round computes the block of every visible stranger."""
 PREFIXES = {4: 24, 6: 56}
 """Prefix length of the block that one customer or hoster is likely to have, by IP version."""

@@ -86,7 +86,7 @@ class PartnerAcceptance:
         verdict = await self._checked(offer, clip)
         refused = verdict.reason if verdict is not None else ""
         self._journal(offer, clip, verdict)
-        if not refused:
+        if not refused and (clip.taken < 1 or offer.their_outer.numel()):
             await uninterrupted(self._offload(lambda: _apply(offer, clip)))
         if verdict is not None and verdict.nonsense:
             self._blame(offer.peer, "the partner's params are worse than guessing")

@@ -44,15 +44,19 @@ class Gate:
         self._opened.clear()
         loop = asyncio.get_running_loop()
         if isinstance(loop, VirtualLoop):
+            loop.shut_gates.add(self)
             self._held += loop.withhold(self)
 
     def open(self) -> None:
         """Resume the machine, and run the held-back callbacks in order."""
         self.shut = False
         self._opened.set()
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, VirtualLoop):
+            loop.shut_gates.discard(self)
         held, self._held = self._held, []
         for step in held:
-            asyncio.get_running_loop().call_soon(step.callback, *step.args, context=step.context)
+            loop.call_soon(step.callback, *step.args, context=step.context)
 
     async def opened(self) -> None:
         """Wait until the gate is open. Messages to a stopped process wait here, as in its kernel's buffers."""
@@ -145,6 +149,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._now = 0.0
+        self.shut_gates = set[Gate]()
         self._timers: list[tuple[float, int, _Timer | asyncio.Future[None]]] = []
         self._set = self._cancelled = 0
         super().__init__(_BlindSelector())
@@ -241,8 +246,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if context is None:
             context = contextvars.copy_context()
         step = _Step(callback, args, context)
-        gate = context.get(GATE)
-        if gate is not None and gate.shut:
+        if self.shut_gates and (gate := context.get(GATE)) in self.shut_gates:
+            assert gate is not None
             gate.hold(step)
         else:
             self._ready.append(step)
