@@ -281,6 +281,19 @@ def half_widths(each: Iterable[Mapping[int, float]]) -> Callable[[int], float | 
     return lambda count: quantile(len(variances)) * deviation / math.sqrt(count) if variances else None
 
 
+def worths_of(results: Iterable[Result]) -> dict[tuple[str, int], tuple[float, float]]:
+    """Return (method, peers) -> mean speed-up and half of its 95 % interval, with one variance for all cells of
+    `STEPS`. Cells are left out if a seed's speed-up is beyond the runs of one peer alone."""
+    swarms = [one for one in results if one.run.steps == STEPS and one.run.method not in (SINGLE, NONE)]
+    known = {
+        (method_of(one.run), one.run.peers): one.speed_ups
+        for one in swarms
+        if all(0 < up < math.inf for up in one.speed_ups)
+    }
+    half = half_widths([dict(enumerate(ups)) for ups in known.values()])
+    return {cell: (statistics.fmean(ups), half(len(ups)) or math.inf) for cell, ups in known.items()}
+
+
 def rows_of(results: Iterable[Result]) -> Iterator[list[Cell]]:
     for one in results:
         run, known = one.run, all(0 < value < math.inf for value in one.speed_ups)

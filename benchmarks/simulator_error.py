@@ -22,11 +22,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,9 @@ SETTINGS = {
 }
 
 
+PHASES = ("ready_s", "first_byte_s", "arriving_s", "applying_s")
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one way of playing a setting gave. Times in seconds, bytes per exchanged peer-round."""
@@ -119,29 +124,38 @@ class Outcome:
     round_s: float
     slow_round_s: float
     """The nine tenths quantile, where `round_s` is the median."""
-    transfer_s: float
     payload_bytes: float
     """Bytes of payload that a peer sent in an exchanged round (mean)."""
     wire_bytes: float
     exchanged: int
+    ready_s: float = math.nan
+    """Pairs: from the moment at which the round is due until the own payload is ready (median)."""
+    first_byte_s: float = math.nan
+    """From then until the partner's first byte: offers, encoding."""
+    arriving_s: float = math.nan
+    """From then until the partner's last byte."""
+    applying_s: float = math.nan
+    """From then until the end of the outer step."""
 
     @classmethod
     def of(cls, journals: Iterable[Sequence[tuple[float, Event]]], participation: float, sent: float) -> Outcome:
         """Read the journals of all peers. `sent`: bytes on the wire that all of them sent."""
-        took, moved, payloads = list[float](), list[float](), list[int]()
+        took, phases, payloads = list[float](), list[tuple[float, ...]](), list[int]()
         for journal in journals:
             due = {event.round: at for at, event in journal if isinstance(event, RoundDue)}
             for at, event in journal:
                 if isinstance(event, RoundEnded) and event.outcome == "exchanged":
                     took.append(at - due[event.round])
-                    moved.append(event.seconds)
+                    if event.done_at:
+                        moments = (due[event.round], event.ready_at, event.first_byte_at, event.done_at, at)
+                        phases.append(tuple(later - earlier for earlier, later in pairwise(moments)))
                     payloads.append(event.bytes_sent)
         took.sort()
         return cls(
             participation=participation,
             round_s=statistics.median(took),
             slow_round_s=took[int(0.9 * (len(took) - 1))],
-            transfer_s=statistics.median(moved),
+            **dict(zip(PHASES, map(statistics.median, zip(*phases, strict=True)), strict=False)),
             payload_bytes=statistics.mean(payloads),
             wire_bytes=sent / len(payloads),
             exchanged=len(payloads),
@@ -218,7 +232,9 @@ def simulated(setting: Setting, rounds: int) -> Outcome:
 
     swarm = run_virtual(main())
     report = report_of(swarm, manifest.rounds * method.round_length / 3600, 0.0, learns=False)
-    journals = [list(zip(peer.times, peer.events, strict=True)) for peer in swarm.peers]
+    journals = [
+        [(EPOCH + at, event) for at, event in zip(peer.times, peer.events, strict=True)] for peer in swarm.peers
+    ]
     sent = sum(load.up for load in swarm.network.link_loads.values())
     return Outcome.of(journals, report.participation or 0.0, sent)
 
@@ -253,7 +269,8 @@ def main() -> None:
         print("\n".join(wrong), file=sys.stderr)
         found += figures(name, real, virtual, wrong)
         for played_by, outcome in (("processes", real), ("simulator", virtual)):
-            rows.append([name, played_by, *(getattr(outcome, field) for field in Outcome.__dataclass_fields__)])
+            cells = (getattr(outcome, field) for field in Outcome.__dataclass_fields__)
+            rows.append([name, played_by, *("-" if math.isnan(cell) else cell for cell in cells)])
     table = Table("", ["setting", "played by", *Outcome.__dataclass_fields__], rows)
     sys.exit(not publish(given, ABOUT, found, table))
 

@@ -1,8 +1,9 @@
 """Estimates the worth of joining a run: how many machines that train alone its peers are worth together.
 
 The worth is the number of tokens that one machine alone needs to reach the swarm's loss, divided by the tokens of each
-peer (`peer compare --worth`). It was measured for models of the size of the built-in one (docs/results/does-it-pay.md).
-For the sizes of arXiv 2503.09799 it follows from two published laws. For all other sizes it is not known."""
+peer (`peer compare --worth`). It was measured for models of the size of the built-in one (docs/results/does-it-pay.md
+and pairs-at-scale.md). For the sizes of arXiv 2503.09799 it follows from two published laws. For all other sizes it is
+not known."""
 
 from __future__ import annotations
 
@@ -57,16 +58,28 @@ class MeasuredWorth:
     """Half of the 95 % confidence interval over the seeds."""
     steps: int
     """Inner steps per peer."""
+    parameters: int = 217_664
+    page: str = "does-it-pay"
+    """The page of the study, for `peer help`."""
+    note: str = ""
+    """What differs from the preset or from other entries, for a person."""
 
 
+SCALE = "pairs-at-scale"
 MEASURED: dict[tuple[str, int], MeasuredWorth] = {
     ("pair", 4): MeasuredWorth(1.78, 0.27, 1600),
     ("pair", 8): MeasuredWorth(2.02, 0.63, 1600),
     ("group", 4): MeasuredWorth(2.11, 0.71, 1600),
     ("group", 8): MeasuredWorth(3.24, 1.53, 1600),
+    ("pair", 16): MeasuredWorth(2.08, 0.46, 2000, 115_520, SCALE),
+    ("pair", 64): MeasuredWorth(2.19, 0.46, 2000, 115_520, SCALE, "little more than 16 peers, as pairs stop gaining"),
+    ("group", 16): MeasuredWorth(3.54, 0.46, 2000, 115_520, SCALE, "without outer momentum"),
 }
-"""By topology and peers, from results/worth/runs.jsonl: the presets gossip and diloco with the default batch of 4, 20
-steps between two exchanges, and each one's best learning rate. One machine has the batch that is best for it."""
+"""By topology and peers, with 20 steps between two exchanges and each method's best learning rate.
+
+4 and 8 peers: from results/worth/runs.jsonl, the presets gossip and diloco with the default batch of 4; one machine has
+the batch that is best for it. 16 and 64: from results/pairs_at_scale/runs.jsonl, gossip and the mean of the group with
+a batch of 2, which one machine has too."""
 
 
 def expected_worth(parameters: int, method: Method, peers: int) -> ExpectedWorth:
@@ -79,10 +92,11 @@ def expected_worth(parameters: int, method: Method, peers: int) -> ExpectedWorth
         if found is None:
             counts = sorted(count for topology, count in MEASURED if topology == method.topology)
             return ExpectedWorth(None, f"not measured with {peers} peers, only with {', '.join(map(str, counts))}")
+        note = f", {found.note}" if found.note else ""
         return ExpectedWorth(
             found.machines,
-            f"+- {found.half_width:.1f}, measured with 217,664 parameters, {found.steps:,} inner steps a peer and the "
-            "best learning rate: peer help does-it-pay",
+            f"+- {found.half_width:.1f}{note}, measured with {found.parameters:,} parameters, {found.steps:,} inner "
+            f"steps a peer and the best learning rate: peer help {found.page}",
         )
     if not LAW_PARAMS[0] <= parameters <= LAW_PARAMS[1]:
         return ExpectedWorth(

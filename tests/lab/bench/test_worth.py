@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import worth, worth_plots, worth_runs
+from benchmarks import large_swarms, pairs_at_scale, worth, worth_plots, worth_runs
 from benchmarks.stacked import StackedLlama, losses_of
 from benchmarks.worth import CELLS, CHECK_SEEDS, CHECKS, RUNGS, SEEDS, TUNING, name_of, run_of, tuned_with, wanted
 from benchmarks.worth_runs import CONTEXT, MODEL, WorthRun, partners, play
 from peer.lab.compare.worth import length_for
 from peer.run.sections import OptimizerSection, TrainSection
-from peer.run.worth import MEASURED
+from peer.run.worth import MEASURED, SCALE
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import Corpus
 from peer.trainer.device import choose_device
@@ -240,7 +240,13 @@ def test_each_plot_is_drawn_from_the_kept_runs_alone(tmp_path: Path) -> None:
 
 def test_the_worth_that_is_shown_is_the_one_that_was_measured() -> None:
     found = {worth.name_of(one.run): one for one in worth.results_of(worth.kept())}
+    at_scale = pairs_at_scale.worths_of(pairs_at_scale.results_of(pairs_at_scale.kept()))
     for (topology, peers), shown in MEASURED.items():
+        if shown.page == SCALE:
+            method = {"pair": "gossip", "group": pairs_at_scale.MEAN}[topology]
+            assert (shown.machines, shown.half_width) == pytest.approx(at_scale[method, peers], abs=0.006)
+            assert (shown.steps, shown.parameters) == (pairs_at_scale.STEPS, layout_of(large_swarms.MODEL).elements)
+            continue
         name = {"pair": "gossip", "group": "diloco"}[topology]
         of = worth.cell(name, peers, shown.steps, batch=TrainSection().batch)
         mean, half = worth.interval(found[worth.name_of(of)].of_best)
