@@ -392,8 +392,10 @@ def _records_of(run: SimulatedRun, parts: PeerParts) -> Callable[[], Mapping[Pee
 
 async def _run_rounds(run: SimulatedRun, peer: SimulatedPeer, life: Life, parts: PeerParts, round_: int) -> None:
     """Run the rounds from `round_` on, with the peer's background tasks beside them."""
-    await parts.view.announce()
+    # A look shows to which bucket of the directory the peer belongs. Announced before it, the founders of a large swarm
+    # would all fill the first bucket.
     await parts.view.look()
+    await parts.view.announce()
     duties = [*parts.background(), life.reach.run(parts.view.known, SETTLED_EVERY_S)]
     if life.reservations is not None:
         duties.append(life.reservations.run(_records_of(run, parts)))

@@ -66,6 +66,8 @@ class DirectoryBuckets:
         self._looks = 0
         self._left: dict[str, float] = {}
         """Buckets that this peer has left, and until when others may still look for it there."""
+        self._announced: str | None = None
+        """Our bucket at the last announcement. None: not announced yet."""
         self._everybody = False
         self.depth = 0
         self.own = ""
@@ -79,6 +81,7 @@ class DirectoryBuckets:
     def places(self, now: float) -> list[str]:
         """Return the buckets to announce in: our own, the one above, and for one lifetime of a record those that we
         have left."""
+        self._announced = self.own
         self._left = {bits: until for bits, until in self._left.items() if until > now}
         return list(dict.fromkeys([self.own, self.own[:-1], *self._left]))
 
@@ -115,7 +118,8 @@ class DirectoryBuckets:
             depth = self._fitting(found)
         moved, former = depth != self.depth, self.own
         if moved:
-            self._left[former] = now + MAX_RECORD_TTL_S
+            if former == self._announced:
+                self._left[former] = now + MAX_RECORD_TTL_S
             self.depth, self.own = depth, self._address[:depth]
         others = self._others(found.get(former, ()))
         self._thin = others < self._split // 2
@@ -126,14 +130,20 @@ class DirectoryBuckets:
         return len(peers) - (self._me in peers)
 
     def _found_at(self, found: Found) -> int:
-        """Return the depth of the deepest bucket on our address with at least `_few` other peers."""
+        """Return the depth of the deepest bucket on our address with at least `_few` other peers, or one deeper if that
+        bucket is too full."""
         levels = [len(bits) for bits, peers in found.items() if self._others(peers) >= self._few]
-        return max(levels, default=0)
+        depth = max(levels, default=0)
+        return depth + self._splits(depth, found.get(self._address[:depth], ()))
+
+    def _splits(self, depth: int, members: Collection[PeerId]) -> bool:
+        """Return whether a bucket at this depth is too full with us as a member."""
+        return self._others(members) + 1 > self._split and depth < MAX_DEPTH
 
     def _fitting(self, found: Found) -> int:
         """Return the depth at which this peer belongs: one deeper, one higher, or the same."""
         own = found[self.own]
-        if self._others(own) + 1 > self._split and self.depth < MAX_DEPTH:
+        if self._splits(self.depth, own):
             return self.depth + 1
         if not self.depth or len(found) < 3:  # this read did not include the buckets needed to decide on a merge
             return self.depth
