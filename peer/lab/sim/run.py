@@ -38,7 +38,7 @@ from peer.run.sync.growth import growth_for
 TRAINERS = ("fake", "tiny")
 FAKE_ELEMENTS = 65536
 """Default number of parameters of the fake model."""
-MOST_PEERS = 4096
+MOST_PEERS = 10_000
 MOST_RELAYS = 64
 RELAY_CAP = 64e3
 """Default cap of a relay in bytes per second, which is the least that `peer join --relay` accepts."""

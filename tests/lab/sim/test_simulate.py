@@ -11,7 +11,7 @@ from peer.cli.compare import command as compare
 from peer.cli.simulate import command
 from peer.codec.lattice.codec import Modulo
 from peer.errors import OrdersNotCarriedOut, UsageError
-from peer.lab.sim.run import FAKE_ELEMENTS
+from peer.lab.sim.run import FAKE_ELEMENTS, MOST_PEERS
 from tests.support.seeds import nightly
 
 
@@ -98,7 +98,7 @@ def test_a_trainer_without_a_model_tells_no_loss() -> None:
         (("--hours", "0.01"), "--hours"),
         (("--churn", "-1"), "0 to 60"),
         (("--speeds", "0.5"), "1 to 1000"),
-        (("--peers", "0"), "4096"),
+        (("--peers", "0"), str(MOST_PEERS)),
         (("--closed", "0.1"), "at least 0.25"),
         (("--churn", "0.0001"), "more --hours"),
         (("--nat", "symmetric"), "Add --closed"),
@@ -120,11 +120,11 @@ def test_what_means_nothing_to_a_baseline_is_refused(idle: tuple[str, str]) -> N
         run("--peers", "4", "--hours", "1", "--preset", "ddp", "--trainer", "tiny", *idle)
 
 
-@pytest.mark.parametrize(("name", "peers"), [("single", "0"), ("ddp", "0"), ("ddp", "4097")])
+@pytest.mark.parametrize(("name", "peers"), [("single", "0"), ("ddp", "0"), ("ddp", str(MOST_PEERS + 1))])
 def test_a_baseline_of_an_impossible_swarm_is_refused(name: str, peers: str) -> None:
     with pytest.raises(UsageError) as refused:
         run("--peers", peers, "--hours", "1", "--preset", name, "--trainer", "tiny")
-    assert "4096" in refused.value.fix
+    assert str(MOST_PEERS) in refused.value.fix
 
 
 def test_closed_homes_are_relayed_and_told() -> None:
