@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import large_swarms, pairs_at_scale, scale_plots, worth_runs
+from benchmarks.hours_to_loss import HomesRun
 from benchmarks.large_swarms import Save, play
 from benchmarks.pair_breakdown import alone
 from benchmarks.pair_breakdown import run_of as run_of_breakdown
@@ -129,12 +131,14 @@ def test_more_peers_have_the_rate_of_sixteen_and_single_has_its_own() -> None:
 
 
 def test_the_plots_are_drawn_from_the_kept_runs_alone(tmp_path: Path) -> None:
-    scale, breakdown = tmp_path / "scale.jsonl", tmp_path / "breakdown.jsonl"
-    assert scale_plots.plots(tmp_path, scale, breakdown) == []
+    scale, breakdown, homes = (tmp_path / f"{name}.jsonl" for name in ("scale", "breakdown", "homes"))
+    assert scale_plots.plots(tmp_path, scale, breakdown, homes) == []
     records = played([stage(("gossip", MEAN, "none"), (4, 16)), stage(["single"], (1,), 4000)])
     scale.write_text("".join(json.dumps(one) + "\n" for one in records))
     runs = [alone(0).key | {"loss": 2.0}, run_of_breakdown("clip", "spread", 8, 0).key | {"loss": 1.0}]
     breakdown.write_text("".join(json.dumps(one) + "\n" for one in runs))
-    made = scale_plots.plots(tmp_path, scale, breakdown)
-    assert [file.name for file in made] == ["pairs-at-scale.svg", "pair-breakdown.svg"]
+    some = HomesRun(4, "median", 4e-3, 0)
+    homes.write_text(json.dumps({**asdict(some), "loss": records[0]["loss"]}) + "\n")
+    made = scale_plots.plots(tmp_path, scale, breakdown, homes)
+    assert [file.name for file in made] == ["pairs-at-scale.svg", "pair-breakdown.svg", "hours-to-loss.svg"]
     assert all(ElementTree.parse(file).getroot().tag.endswith("svg") for file in made)
