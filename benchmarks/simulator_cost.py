@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 
-from benchmarks.result import ROOT, Benchmark, Figure, Table, options, parsed, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
+from peer.python_child import popen_python
 
 MOST_MS, GROWTH = 5.0, 2.0
 ABOUT = Benchmark(
@@ -44,13 +44,12 @@ def simulated(peers: int, hours: float) -> Run:
     """Simulate a swarm in a process of its own."""
     size = ["--peers", str(peers), "--hours", str(hours)]
     terms = ["--preset", "gossip", "--sync-every", "300", "--link", "cable", "--json"]
-    command = [sys.executable, "-m", "peer", "simulate", *size, *terms]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+    with popen_python("peer", "simulate", *size, *terms, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         report = json.loads(process.stdout.read())
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, command
+    assert process.returncode == 0, peers
     seconds = used.ru_utime + used.ru_stime
     run = Run(peers, report["due"], seconds, used.ru_maxrss / 1024, report["participation"])
     print(run, flush=True)
