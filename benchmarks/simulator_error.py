@@ -6,7 +6,7 @@ three settings.
     sudo python -m benchmarks.simulator_error [--settings A,B] [--rounds N] [--json FILE] [--results]
 
 Each setting is played twice: by real daemons, trainers and a real directory, each in a namespace of its own on a line
-of `benchmarks.home_lines`, and by the simulator with the same links, manifest, steps and kills.
+of `benchmarks.shaped_lines`, and by the simulator with the same links, manifest, steps and kills.
 
 * `pairs`: eight peers on the reference line of 10 Mbit/s up and 100 down, preset `gossip`.
 * `unequal`: eight peers on unequal lines with jitter and loss, preset `noloco`, of which two are killed and return.
@@ -35,9 +35,9 @@ from typing import Any
 if not __package__:  # run as a file: its folder on the path would shadow standard modules
     sys.path[0] = str(Path(__file__).parent.parent)
 
-from benchmarks.home_lines import Host, home_lines, why_not
 from benchmarks.nat_swarm import PORT, NatSwarm, Run, complaints, dialled_at
 from benchmarks.result import NOT_HERE, Benchmark, Figure, Table, options, parsed, publish
+from benchmarks.shaped_lines import Host, shaped_lines, why_not
 from peer.lab.sim.fake_trainer import first_params
 from peer.lab.sim.faults import Fault
 from peer.lab.sim.links import MBIT, PROFILES, Link
@@ -118,7 +118,8 @@ PHASES = ("ready_s", "first_byte_s", "arriving_s", "applying_s")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one way of playing a setting gave. Times in seconds, bytes per exchanged peer-round."""
+    """The measurements of a setting, played by processes or by the simulator. Times in seconds, bytes per exchanged
+    peer-round."""
 
     participation: float
     round_s: float
@@ -165,7 +166,7 @@ class Outcome:
 def played(setting: Setting, rounds: int) -> tuple[Outcome, list[str], dict[str, Any]]:
     """Play a setting by real processes. Return the outcome, violations of what every run must keep, and the report."""
     lines = {"bootstrap": NODE, **dict(zip(setting.names, setting.links, strict=True))}
-    with tempfile.TemporaryDirectory(prefix="peer-lines-") as folder, home_lines(lines) as hosts:
+    with tempfile.TemporaryDirectory(prefix="peer-lines-") as folder, shaped_lines(lines) as hosts:
         places = {name: hosts[name].namespace for name in setting.names}
         swarm = NatSwarm(Path(folder), setting.run(rounds), {"bootstrap": hosts["bootstrap"].namespace}, places)
         swarm.let("bootstrap", "--no-keep-latest")  # it would fetch states from peers, which no simulated node does

@@ -62,7 +62,7 @@ class MeasuredWorth:
     page: str = "does-it-pay"
     """The page of the study, for `peer help`."""
     note: str = ""
-    """What differs from the preset or from other entries, for a person."""
+    """A difference from the preset or from other entries, for a person. Empty: none."""
 
 
 SCALE = "pairs-at-scale"

@@ -12,7 +12,7 @@ SHARES = (0.1, 0.5, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class DrawnValues:
-    """What the peers drew for one option."""
+    """The values that the peers drew for one option."""
 
     option: str
     """The option and its value, as on the command line."""

@@ -66,7 +66,7 @@ class Report:
     faults: dict[str, int]
     seconds_to_simulate: float
     drawn: list[DrawnValues] = field(default_factory=list)
-    """What the peers drew from distributions, such as their links."""
+    """The values that the peers drew from distributions, such as those of their links."""
     orders: list[dict[str, Any]] = field(default_factory=list)
     """The requested settings, and whether each had an effect (`peer.lab.orders`)."""
 

@@ -63,7 +63,7 @@ class Forwarder(threading.Thread):
     """Forwards the packets of all hosts until `stop`. Use as a context manager."""
 
     def __init__(self, hosts: list[Host], seed: int) -> None:
-        super().__init__(daemon=True, name="home-lines")
+        super().__init__(daemon=True, name="shaped-lines")
         self._hosts = {bytes(map(int, host.address.split("."))): host for host in hosts}
         self._rng = random.Random(seed)
         self._due: list[tuple[float, int, Host, bytes, bool]] = []
@@ -150,7 +150,7 @@ def _lower_port(packet: bytes) -> int:
 
 
 @contextlib.contextmanager
-def home_lines(links: Mapping[str, Link], seed: int = 0) -> Iterator[dict[str, Host]]:
+def shaped_lines(links: Mapping[str, Link], seed: int = 0) -> Iterator[dict[str, Host]]:
     """Make a host for each link, and forward packets between them. Yield name -> host. Host number K has the address
     61.K.0.1, in an address block of its own; no packet leaves these namespaces."""
     spaces, hosts = Namespaces(), list[Host]()

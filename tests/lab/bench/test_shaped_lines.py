@@ -1,4 +1,4 @@
-"""The forwarder of `benchmarks.home_lines` delays, queues and drops packets as the links of two homes would."""
+"""The forwarder of `benchmarks.shaped_lines` delays, queues and drops packets as the links of two homes would."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from benchmarks.home_lines import BUFFER_S, Forwarder, Host
+from benchmarks.shaped_lines import BUFFER_S, Forwarder, Host
 from peer.lab.sim.links import MBIT, Link
 
 SLOW = Link("slow", 1 * MBIT, 8 * MBIT, 0.010)
